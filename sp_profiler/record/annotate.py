@@ -1,0 +1,120 @@
+"""The range grammar: `sp::<what>|key=value|...`, defined, written and parsed here and nowhere else.
+
+Ranges are emitted with `torch.profiler.record_function` *inside* autograd functions, because a range
+around `.backward()` does not cover the kernels that the engine launches.
+
+====== ==================================================================================
+what   meaning and fields (all ranges may carry `module` and `layer`)
+====== ==================================================================================
+fwd    the GEMM of a linear's forward
+dgrad  the GEMM that makes the gradient of a linear's input
+wgrad  the GEMM that makes the gradient of a linear's weight
+attention  the attention core, forward or backward
+recompute  forward work done again in backward
+optimizer  the optimizer's step
+comm   one collective, from its launch to the return of the launching call (a synchronous one: to
+       its end). Fields: op, group, bytes, dtype, async (0|1), seq, purpose, partner
+wait   waiting for an asynchronous collective. Fields: op, group, seq
+====== ==================================================================================
+
+`group` is the group's key: its description and ranks, `tp[0,1]`. `seq` counts the collectives of a
+group from 0 on each rank, so that (group, seq) names a collective and its wait. `partner` is the
+`what` of the range (same module) under which the collective should hide: `wgrad`, `dgrad`,
+`attention`.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from urllib.parse import unquote
+
+PREFIX = "sp::"
+COMPUTE_RANGES = ("fwd", "dgrad", "wgrad", "attention", "recompute", "optimizer")
+RANGES = (*COMPUTE_RANGES, "comm", "wait")
+PURPOSES = (
+    "activation",
+    "dgrad",
+    "input-regather",
+    "param-grad",
+    "param-gather",
+    "kv",
+    "dkv",
+    "layout",
+    "pipeline",
+    "expert",
+    "other",
+    "unknown",
+)
+
+
+@dataclass(frozen=True)
+class Range:
+    """A parsed range name. `fields` holds every key as written, unescaped."""
+
+    what: str
+    fields: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def module(self) -> str | None:
+        return self.fields.get("module")
+
+    @property
+    def layer(self) -> int | None:
+        return self._integer("layer")
+
+    @property
+    def bytes(self) -> int | None:
+        return self._integer("bytes")
+
+    @property
+    def seq(self) -> int | None:
+        return self._integer("seq")
+
+    @property
+    def is_async(self) -> bool | None:
+        value = self._integer("async")
+        return None if value is None else bool(value)
+
+    def _integer(self, key: str) -> int | None:
+        text = self.fields.get(key, "")
+        return int(text) if text.isascii() and text.isdigit() else None
+
+
+def _escape(value: object) -> str:
+    text = str(int(value)) if isinstance(value, bool) else str(value)
+    return "".join(f"%{ord(c):02X}" if c in "|=%" or ord(c) < 32 else c for c in text)
+
+
+def format_range(what: str, **fields: object) -> str:
+    """The name of a range. Fields that are None are left out; `async_` is written `async`.
+
+    Raises ValueError for a `what` outside the grammar.
+    """
+    if what not in RANGES:
+        raise ValueError(f"unknown range '{what}', expected one of {', '.join(RANGES)}")
+    parts = [f"{key.rstrip('_')}={_escape(value)}" for key, value in fields.items() if value is not None]
+    return "|".join([PREFIX + what, *parts])
+
+
+@lru_cache(maxsize=65536)
+def parse_range(name: str) -> Range | None:
+    """The range that a name spells, or None when it is not one of ours (never raises)."""
+    if not name.startswith(PREFIX):
+        return None
+    what, *parts = name[len(PREFIX) :].split("|")
+    if what not in RANGES:
+        return None
+    pairs = (part.split("=", 1) for part in parts)
+    return Range(what, {pair[0]: unquote(pair[1]) for pair in pairs if len(pair) == 2})
+
+
+def annotate(what: str, **fields: object) -> AbstractContextManager[object]:
+    """A context manager that marks the work inside it for the profiler (needs torch).
+
+    Example: `with annotate("wgrad", module="layers.0.mlp.down", layer=0): ...`
+    """
+    from torch.profiler import record_function
+
+    return record_function(format_range(what, **fields))

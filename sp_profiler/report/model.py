@@ -1,0 +1,107 @@
+"""What a report contains: the machine-readable contract, and nothing about how it is shown.
+
+Names and units are stable: fields are added freely, never renamed. The JSON Schema beside this file
+(`schema.json`) is generated from these classes; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from sp_profiler.analysis.results import (
+    CollectiveFigures,
+    Figures,
+    GemmFigures,
+    GroupFigures,
+    RankFigures,
+    Segment,
+    StepFigures,
+)
+from sp_profiler.ledger import LedgerEntry
+
+SCHEMA = "sp-profile/report"
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Tool:
+    name: str
+    version: str
+
+
+@dataclass(frozen=True)
+class Run:
+    name: str
+    path: str
+    world_size: int | None
+    ranks: list[int | None]
+    ranks_missing: list[int]
+    backend: str | None
+    workload: dict[str, Any] | None  # run.json's workload configuration
+    device_type: str | None  # cuda | cpu
+
+
+@dataclass(frozen=True)
+class Window:
+    rule: Literal["step", "trace"]
+    steps: list[int]
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Shares in [0, 1] of what was known; None where there was nothing to know."""
+
+    gemm_role_known_ratio: float | None
+    purpose_known_ratio: float | None
+    comm_metadata_ratio: float | None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A sentence about the run, with its evidence and what to do."""
+
+    code: str
+    severity: Literal["info", "advice", "warning"]
+    text: str
+    evidence: dict[str, Any]
+    advice: str | None = None
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """One step of one rank, to be drawn."""
+
+    rank: int | None
+    device: int
+    step: int | None
+    start_ns: int
+    end_ns: int
+    segments: list[Segment]
+
+
+@dataclass(frozen=True)
+class Report:
+    tool: Tool
+    environment: dict[str, Any]
+    run: Run
+    window: Window
+    totals: Figures
+    ranks: list[RankFigures]
+    steps: list[StepFigures]
+    collectives: list[CollectiveFigures]
+    groups: list[GroupFigures]
+    gemms: list[GemmFigures]
+    coverage: Coverage
+    summary: list[str]  # the main sentences, most important first
+    findings: list[Finding]
+    data_quality: list[LedgerEntry]
+    timeline: Timeline | None = None
+    contention: list[dict[str, Any]] | None = None
+    clocks: list[dict[str, Any]] | None = None
+    unmatched: list[dict[str, Any]] | None = None
+    stragglers: list[dict[str, Any]] | None = None
+    memory: dict[str, Any] | None = None
+    critical_path: dict[str, Any] | None = None
+    schema: Literal["sp-profile/report"] = SCHEMA
+    schema_version: Literal[1] = field(default=SCHEMA_VERSION)
