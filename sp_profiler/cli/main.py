@@ -1,0 +1,108 @@
+# PYTHON_ARGCOMPLETE_OK
+"""`sp-profile`: reads the command line, runs one command, turns errors into one sentence and an exit code.
+
+A command is a module of this package with `add_arguments(parser)` and `run(args) -> int`. Only the
+module of the chosen command is imported, so that `--help` stays quick. What follows a lone `--` is
+never parsed: it reaches the command as `args.rest`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from sp_profiler import __version__
+from sp_profiler.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, SpProfilerError
+
+COMMANDS = {
+    "run": "train a workload (or your own script) under the profiler and report on it",
+    "analyze": "report on traces: overlapped and exposed communication, by GEMM role, group, layer",
+    "validate": "list what was repaired, dropped or assumed while reading traces",
+    "doctor": "show what is installed, which GPUs and backends there are, and what is missing",
+}
+
+EPILOG = "exit codes: 0 ok, 1 budget broken, 2 usage, 3 unusable input, 4 workload failed, 130 interrupted"
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(EXIT_USAGE, f"{self.prog}: error: {message} (see '{self.prog} --help')\n")
+
+
+def build_parser(command: str | None) -> argparse.ArgumentParser:
+    """The parser with the options of `command`; of all commands when it is None."""
+    from rich_argparse import RichHelpFormatter
+
+    class Formatter(RichHelpFormatter):
+        usage_markup = False
+        text_markup = False
+        help_markup = False
+
+    parser = _Parser(
+        prog="sp-profile",
+        description="Is the communication of parallel training hidden, behind which GEMM, what stays exposed?",
+        epilog=EPILOG,
+        formatter_class=Formatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"sp-profile {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
+    for name, summary in COMMANDS.items():
+        sub = commands.add_parser(
+            name,
+            help=summary,
+            description=summary[0].upper() + summary[1:] + ".",
+            formatter_class=Formatter,
+            allow_abbrev=False,
+        )
+        if command is None or command == name:
+            importlib.import_module(f"sp_profiler.cli.{name}").add_arguments(sub)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code (argparse's own exits raise SystemExit)."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    rest: list[str] = []
+    if "--" in arguments:
+        at = arguments.index("--")
+        arguments, rest = arguments[:at], arguments[at + 1 :]
+    completing = "_ARGCOMPLETE" in os.environ
+    chosen = next((a for a in arguments if a in COMMANDS), "")
+    parser = build_parser(None if completing else chosen)
+    if completing:
+        import argcomplete
+
+        argcomplete.autocomplete(parser)
+    args = parser.parse_args(arguments)
+    args.rest = rest
+    if rest and args.command != "run":
+        parser.error(f"'{args.command}' takes no command after '--'")
+    try:
+        return importlib.import_module(f"sp_profiler.cli.{args.command}").run(args)
+    except SpProfilerError as error:
+        print(f"sp-profile {args.command}: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def entry_point() -> NoReturn:
+    """What the installed `sp-profile` calls: a closed pipe and Ctrl-C end quietly."""
+    try:
+        code = main()
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        print("sp-profile: interrupted", file=sys.stderr)
+        code = EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output went away (`| head`): nothing is left to say, also not at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = EXIT_OK
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    entry_point()

@@ -1,0 +1,82 @@
+"""Options that several commands share, so that they read the same everywhere."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from sp_profiler.errors import UsageError
+
+FORMATS = ("json", "html", "markdown", "csv", "parquet")
+
+
+class _Flatten(argparse.Action):
+    """Collects `8 16 32`, `8,16,32` and any mixture into one list, refusing what is not allowed."""
+
+    def __init__(
+        self, *args: Any, item: Callable[[str], Any], allowed: Sequence[Any] | None, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self._item = item
+        self._allowed = allowed
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: Any = None
+    ) -> None:
+        flat: list[Any] = []
+        for text in (part for value in values for part in value.split(",") if part):
+            try:
+                flat.append(self._item(text))
+            except ValueError:
+                parser.error(f"argument {option}: '{text}' is not a valid {self._item.__name__}")
+            if self._allowed is not None and flat[-1] not in self._allowed:
+                choices = ", ".join(str(choice) for choice in self._allowed)
+                parser.error(f"argument {option}: '{text}' is not one of {choices}")
+        if not flat:
+            parser.error(f"argument {option}: expected at least one value")
+        setattr(namespace, self.dest, flat)
+
+
+def add_many(
+    parser: argparse._ActionsContainer,
+    flag: str,
+    item: Callable[[str], Any] = str,
+    *,
+    choices: Sequence[Any] | None = None,
+    **kwargs: Any,
+) -> None:
+    """An option of several values, written `--layers 8 16 32` or `--layers 8,16,32`."""
+    if choices is not None:
+        kwargs.setdefault("metavar", "|".join(str(choice) for choice in choices))
+    parser.add_argument(flag, nargs="+", action=_Flatten, item=item, allowed=choices, **kwargs)
+
+
+def add_format(parser: argparse._ActionsContainer, help_text: str) -> None:
+    """`--format json html`: the files to write."""
+    add_many(parser, "--format", choices=FORMATS, dest="formats", default=[], help=help_text)
+
+
+def add_window(parser: argparse._ActionsContainer) -> None:
+    """`--window` and `--steps`."""
+    parser.add_argument(
+        "--window",
+        choices=("step", "trace"),
+        default="step",
+        help="measure every profiled step (default), or from the first to the last activity",
+    )
+    parser.add_argument("--steps", metavar="A:B", help="only steps A up to, but not including, B")
+
+
+def window_rule(window: str, steps: str | None) -> Any:
+    """The `WindowRule` that `--window` and `--steps` spell; UsageError when they cannot be meant."""
+    from sp_profiler.analysis.steps import WindowRule
+
+    if steps is None:
+        return WindowRule(rule=window)
+    first, colon, last = steps.partition(":")
+    if not colon or not first.isdigit() or not last.isdigit() or int(first) >= int(last):
+        raise UsageError(f"--steps {steps} is not a range of steps such as 3:6, the last one excluded")
+    if window == "trace":
+        raise UsageError("--steps chooses among profiled steps and does not go with --window trace")
+    return WindowRule(rule="step", steps=(int(first), int(last)))
