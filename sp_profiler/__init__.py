@@ -1,5 +1,75 @@
-"""sp-profiler: is the communication of parallel training hidden, behind which GEMM, what stays exposed?"""
+"""sp-profiler: is the communication of parallel training hidden, behind which GEMM, what stays exposed?
+
+`load` and `analyze` read traces; `capture` and `annotate` belong in a training script. Nothing heavy is
+imported before it is used: `import sp_profiler` needs neither torch nor polars.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 __version__ = "0.1.0"
+__all__ = ["analyze", "annotate", "capture", "load"]
+
+if TYPE_CHECKING:
+    from sp_profiler.record.annotate import annotate
+    from sp_profiler.record.capture import capture
+    from sp_profiler.report.model import Report
+    from sp_profiler.trace.tables import TraceSet
+
+Source = str | os.PathLike[str]
+
+
+def load(path: Source | Sequence[Source]) -> TraceSet:
+    """Read the traces of one run: a file, a folder, a glob, or several files.
+
+    Raises InputError, naming the file, when nothing usable is there, and UsageError when `path` holds
+    several runs (load them one by one).
+    """
+    from sp_profiler.errors import UsageError
+    from sp_profiler.trace.find import find_runs
+    from sp_profiler.trace.load import load_run
+
+    paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
+    runs = find_runs([os.fspath(one) for one in paths])
+    if len(runs) > 1:
+        names = ", ".join(run.name for run in runs)
+        raise UsageError(f"{os.fspath(paths[0])} holds {len(runs)} runs ({names}): load one of them")
+    return load_run(runs[0])
+
+
+def analyze(
+    source: TraceSet | Source | Sequence[Source], *, window: str = "step", steps: tuple[int, int] | None = None
+) -> Report:
+    """Measure a run: what `sp-profile analyze` reports, as plain dataclasses.
+
+    `window` is "step" (every profiled step) or "trace" (first to last activity); `steps` chooses
+    profiled steps, half-open. Times are int nanoseconds, sizes bytes. Errors are those of `load`;
+    UsageError when no chosen step is in the traces.
+    """
+    from sp_profiler.analysis.steps import WindowRule
+    from sp_profiler.engine import analyze_run
+    from sp_profiler.errors import UsageError
+    from sp_profiler.trace.tables import TraceSet
+
+    if window == "step":
+        rule = WindowRule(rule="step", steps=steps)
+    elif window == "trace" and steps is None:
+        rule = WindowRule(rule="trace")
+    else:
+        raise UsageError(f"window is 'step', or 'trace' without steps, not {window!r} with steps {steps!r}")
+    return analyze_run(source if isinstance(source, TraceSet) else load(source), rule)
+
+
+def __getattr__(name: str) -> object:
+    if name == "annotate":
+        from sp_profiler.record.annotate import annotate
+
+        return annotate
+    if name == "capture":
+        from sp_profiler.record.capture import capture
+
+        return capture
+    raise AttributeError(f"module 'sp_profiler' has no attribute '{name}'")
