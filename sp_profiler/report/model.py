@@ -7,7 +7,7 @@ Names and units are stable: fields are added freely, never renamed. The JSON Sch
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from sp_profiler.analysis.results import (
     CollectiveFigures,
@@ -19,6 +19,9 @@ from sp_profiler.analysis.results import (
     StepFigures,
 )
 from sp_profiler.ledger import LedgerEntry
+
+if TYPE_CHECKING:
+    import polars as pl
 
 SCHEMA = "sp-profile/report"
 SCHEMA_VERSION = 1
@@ -78,6 +81,9 @@ class Timeline:
     start_ns: int
     end_ns: int
     segments: list[Segment]
+    exposed: list[list[int]] = field(
+        default_factory=list
+    )  # [start_ns, end_ns): communication, no computation
 
 
 @dataclass(frozen=True)
@@ -105,3 +111,9 @@ class Report:
     critical_path: dict[str, Any] | None = None
     schema: Literal["sp-profile/report"] = SCHEMA
     schema_version: Literal[1] = field(default=SCHEMA_VERSION)
+
+    def to_polars(self, table: str = "collectives") -> pl.DataFrame:
+        """One table of the report; `sp_profiler.report.tables.TABLES` names them all."""
+        from sp_profiler.report import tables
+
+        return tables.to_polars(self, table)

@@ -1,0 +1,130 @@
+"""Numbers and names for people: units chosen for reading, hostile text made visible.
+
+A figure that is not exactly zero is never shown as 0, one below the whole never as 100 %.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+
+UNKNOWN = "unknown"
+
+_INVISIBLE = frozenset("\u200b\u200c\u200d\u2060\ufeff\u061c\u115f\u1160\u3164\uffa0")
+
+
+def _digits(value: float) -> str:
+    """About three significant digits, without exponents."""
+    magnitude = abs(value)
+    if magnitude < 10:
+        return f"{value:.2f}"
+    if magnitude < 1000:
+        return f"{value:.1f}"
+    return f"{value:,.0f}".replace(",", "\u202f")
+
+
+def duration(ns: float | None) -> str:
+    """`12_100_000` -> `12.1 ms`. None -> `unknown`."""
+    if ns is None:
+        return UNKNOWN
+    magnitude = abs(ns)
+    if magnitude == 0:
+        return "0 ms"
+    if magnitude < 1_000:
+        return f"{ns:.0f} ns" if magnitude >= 1 else "<1 ns"
+    if magnitude < 1_000_000:
+        return f"{_digits(ns / 1e3)} µs"
+    if magnitude < 10_000_000_000:
+        return f"{_digits(ns / 1e6)} ms"
+    return f"{_digits(ns / 1e9)} s"
+
+
+def milliseconds(ns: float | None) -> str:
+    """The number alone, for a column whose header says ms: `0`, `<0.01`, `12.1`."""
+    if ns is None:
+        return "–"
+    if ns == 0:
+        return "0"
+    value = ns / 1e6
+    return _digits(value) if abs(value) >= 0.01 else "<0.01"
+
+
+def percent(ratio: float | None) -> str:
+    """`0.43` -> `43 %`. Only exact zeros and wholes are shown as `0 %` and `100 %`."""
+    if ratio is None:
+        return UNKNOWN
+    value = ratio * 100
+    if value in (0, 100):
+        return f"{value:.0f} %"
+    if 0 < value < 0.1:
+        return "<0.1 %"
+    if 99 <= value < 100:
+        return f"{min(value, 99.9):.1f} %"
+    return f"{value:.0f} %" if value >= 10 else f"{value:.1f} %"
+
+
+def size(count: float | None) -> str:
+    """Bytes with binary prefixes: `6291456` -> `6.00 MiB`."""
+    if count is None:
+        return UNKNOWN
+    value = float(count)
+    if abs(value) < 1024:
+        return f"{count:.0f} B"
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        value /= 1024
+        if abs(value) < 1024 or unit == "TiB":
+            return f"{_digits(value)} {unit}"
+    raise AssertionError("unreachable")
+
+
+def counted(count: int, noun: str, plural: str | None = None) -> str:
+    """`1 step`, `3 steps`."""
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}".replace(",", "\u202f")
+
+
+def listed(parts: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    if len(parts) < 2:
+        return "".join(parts)
+    return f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def rank_list(ranks: Sequence[int | None]) -> str:
+    """`0-3, 6`: runs of consecutive ranks are shortened; a rank nobody knows is `unknown`."""
+    known = sorted({rank for rank in ranks if rank is not None})
+    parts: list[str] = []
+    for rank in known:
+        if parts and (begin := _begin(parts[-1], rank - 1)) is not None:
+            parts[-1] = f"{begin}-{rank}"
+        else:
+            parts.append(str(rank))
+    return ", ".join(parts + ([UNKNOWN] if None in ranks else []))
+
+
+def _begin(part: str, end: int) -> str | None:
+    """Where the run `part` begins when it ends at `end`."""
+    begin, _, last = part.partition("-")
+    return begin if (last or begin) == str(end) else None
+
+
+def visible(text: object) -> str:
+    """Text from a trace with everything that acts on a screen written out: `\\x1b`, `\\u202e`, `\\n`.
+
+    Control characters, bidirectional overrides, zero-width characters and lone surrogates would
+    otherwise colour a terminal, break a row or reorder the words around them.
+    """
+    string = str(text)
+    if string.isascii() and string.isprintable():
+        return string
+    return "".join(_visible(char) for char in string)
+
+
+def _visible(char: str) -> str:
+    acts = unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
+    if not acts and char not in _INVISIBLE:
+        return char
+    named = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}.get(char)
+    code = ord(char)
+    return named or (
+        f"\\x{code:02x}" if code < 256 else f"\\u{code:04x}" if code < 65536 else f"\\U{code:08x}"
+    )

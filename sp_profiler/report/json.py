@@ -1,0 +1,149 @@
+"""The machine-readable report: JSON by the contract, and the JSON Schema that goes with it.
+
+`python -m sp_profiler.report.json > sp_profiler/report/schema.json` writes the schema anew.
+
+The text is ASCII (names of kernels may hold anything, also what acts on a terminal), integers stay
+integers, what is not known is null; a number that is not finite (JSON has none) is null too.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import types
+import typing
+from dataclasses import fields, is_dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, Union
+
+from sp_profiler.errors import InputError
+from sp_profiler.report.model import SCHEMA, SCHEMA_VERSION, Report
+
+SCHEMA_PATH = Path(__file__).with_name("schema.json")
+_FIRST = ("schema", "schema_version")
+
+
+@cache
+def _names(cls: type) -> tuple[str, ...]:
+    names = tuple(f.name for f in fields(cls))
+    return tuple(sorted(names, key=lambda name: name not in _FIRST))  # stable: only those two move
+
+
+def to_plain(value: Any) -> Any:
+    """Dataclasses to dicts (in field order), tuples to lists, numpy scalars to Python's, NaN to None."""
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): to_plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_plain(item) for item in value]
+    if is_dataclass(value):
+        return {name: to_plain(getattr(value, name)) for name in _names(type(value))}
+    if hasattr(value, "item"):  # a numpy scalar
+        return to_plain(value.item())
+    raise TypeError(f"a report cannot hold a {type(value).__name__}")
+
+
+def render(report: Report) -> str:
+    """The report as JSON text, one line per top-level member and per element of its lists."""
+    members = [f"{json.dumps(key)}: {_member(value)}" for key, value in to_plain(report).items()]
+    return "{\n" + ",\n".join(members) + "\n}\n"
+
+
+def _member(value: Any) -> str:
+    if isinstance(value, list) and value:
+        return "[\n  " + ",\n  ".join(_dumps(item) for item in value) + "\n]"
+    return _dumps(value)
+
+
+def _dumps(value: Any) -> str:
+    return json.dumps(value, allow_nan=False, separators=(",", ":"))
+
+
+def read_report(text: str | bytes, where: str = "report.json") -> Report:
+    """The Report that `render` wrote. Raises InputError, naming `where`, when it is none of ours."""
+    import msgspec
+
+    try:
+        plain = json.loads(text)
+    except ValueError as error:
+        raise InputError(f"{where} is not JSON: {error}") from None
+    if not isinstance(plain, dict) or plain.get("schema") != SCHEMA:
+        raise InputError(f"{where} is not a report of sp-profiler: its schema is not '{SCHEMA}'")
+    if plain.get("schema_version") != SCHEMA_VERSION:
+        raise InputError(
+            f"{where} has schema version {plain.get('schema_version')}, this version reads {SCHEMA_VERSION}"
+        )
+    try:
+        return msgspec.convert(plain, Report)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{where} does not follow the report contract: {error}") from None
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema (Draft 2020-12) of a report, from the classes.
+
+    Every field is required; more fields are allowed, because fields are added freely.
+    """
+    definitions: dict[str, Any] = {}
+    root = _object(Report, definitions)
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"urn:{SCHEMA.replace('/', ':')}:{SCHEMA_VERSION}",
+        "title": "Report of sp-profiler",
+        "description": "Times are integer nanoseconds, sizes bytes. null: could not look, data_quality says why.",
+        **root,
+        "$defs": dict(sorted(definitions.items())),
+    }
+
+
+def _object(cls: type, definitions: dict[str, Any]) -> dict[str, Any]:
+    hints = typing.get_type_hints(cls)
+    properties = {name: _typed(hints[name], definitions) | _limits(name) for name in _names(cls)}
+    return {"type": "object", "properties": properties, "required": list(properties)}
+
+
+def _limits(name: str) -> dict[str, Any]:
+    if name.endswith("_ratio") or name == "hidden_of_hideable":
+        return {"minimum": 0, "maximum": 1}
+    return {}
+
+
+def _typed(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return {}
+    if origin is Literal:
+        return {"enum": list(args)} if len(args) > 1 else {"const": args[0]}
+    if origin in (Union, types.UnionType):
+        return _union([_typed(arg, definitions) for arg in args])
+    if origin in (list, tuple):
+        return {"type": "array", "items": _typed(args[0], definitions)}
+    if origin is dict:
+        values = _typed(args[1], definitions)
+        return {"type": "object"} | ({"additionalProperties": values} if values else {})
+    if is_dataclass(hint):
+        name = getattr(hint, "__name__", "")
+        if name not in definitions:
+            definitions[name] = {}  # holds the place while its own fields are looked at
+            definitions[name] = _object(typing.cast(type, hint), definitions)
+        return {"$ref": f"#/$defs/{name}"}
+    simple = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null"}
+    return {"type": simple[hint]}
+
+
+def _union(options: list[dict[str, Any]]) -> dict[str, Any]:
+    if all(set(option) == {"type"} and isinstance(option["type"], str) for option in options):
+        return {"type": [option["type"] for option in options]}
+    return {"anyOf": options}
+
+
+def render_schema() -> str:
+    return json.dumps(schema(), indent=1) + "\n"
+
+
+if __name__ == "__main__":
+    print(render_schema(), end="")

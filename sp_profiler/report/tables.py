@@ -1,0 +1,241 @@
+"""The report as flat tables: CSV for people and spreadsheets, Parquet and polars for programs.
+
+| table         | one row per                                                                  |
+|---------------|------------------------------------------------------------------------------|
+| `ranks`       | rank and device                                                              |
+| `steps`       | rank, device and step                                                        |
+| `collectives` | collective of one rank                                                       |
+| `groups`      | process group                                                                |
+| `gemms`       | GEMM name, shape, dtype and role                                             |
+| `exposed`     | rank, device, step (null: all), `by` and `key`: every exposed_by_* map, long |
+| `left_out`    | rank, device, reason and kind                                                |
+| `data_quality`| ledger entry                                                                 |
+
+A map becomes one column per key (`overlapped_by_role_ns.wgrad`); where a row's map lacks a key, its
+part is 0, where there is no map, null. Maps by module and layer, which may have hundreds of keys,
+are found in `exposed` only.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+from typing import Any
+
+import polars as pl
+
+from sp_profiler.analysis.results import Figures
+from sp_profiler.errors import UsageError
+from sp_profiler.report.format import visible
+from sp_profiler.report.json import to_plain
+from sp_profiler.report.model import Report
+
+TABLES = ("ranks", "steps", "collectives", "groups", "gemms", "exposed", "left_out", "data_quality")
+
+_LONG_ONLY = ("exposed_by_module_ns", "exposed_by_layer_ns", "left_out")
+_EXPOSED_MAPS = tuple(f.name for f in fields(Figures) if f.name.startswith("exposed_") and "_by_" in f.name)
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+_LIST_COLUMNS = {"ranks": pl.List(pl.Int64)}
+
+Row = dict[str, Any]
+
+
+def to_polars(report: Report, table: str = "collectives") -> pl.DataFrame:
+    """One table of the report, exact: names as in the trace, int64 ns and bytes.
+
+    Raises UsageError for a table that does not exist.
+    """
+    if table not in TABLES:
+        raise UsageError(f"there is no table '{table}' in a report, only {', '.join(TABLES)}")
+    return _frame(list(_rows(report, table)), _columns_without_rows(table))
+
+
+def csv_tables(report: Report) -> dict[str, str]:
+    """Every table as CSV text (RFC 4180, UTF-8, header line, null empty).
+
+    Text that a spreadsheet would run as a formula gets a leading apostrophe, and characters that
+    act on a screen are written out; Parquet keeps the names as they are.
+    """
+    return {table: _csv(to_polars(report, table)) for table in TABLES}
+
+
+def parquet_tables(report: Report) -> dict[str, bytes]:
+    """Every table as the bytes of a Parquet file (zstd)."""
+    return {table: _parquet(to_polars(report, table)) for table in TABLES}
+
+
+def _rows(report: Report, table: str) -> Iterator[Row]:
+    if table == "exposed":
+        yield from _exposed_rows(report)
+    elif table == "left_out":
+        for figures in report.ranks:
+            for entry in figures.left_out:
+                yield {"rank": figures.rank, "device": figures.device} | to_plain(entry)
+    else:
+        for item in getattr(report, table):
+            plain = to_plain(item)
+            yield {key: value for key, value in plain.items() if key not in _LONG_ONLY}
+
+
+def _exposed_rows(report: Report) -> Iterator[Row]:
+    for figures in (*report.ranks, *report.steps):
+        step = getattr(figures, "step", None)
+        for name in _EXPOSED_MAPS:
+            by = name.removeprefix("exposed_").removeprefix("by_").removesuffix("_ns").replace("_", "-")
+            for key, ns in (getattr(figures, name) or {}).items():
+                yield {
+                    "rank": figures.rank,
+                    "device": figures.device,
+                    "step": step,
+                    "by": by,
+                    "key": str(key),
+                    "ns": int(ns),
+                }
+
+
+def _columns_without_rows(table: str) -> list[str]:
+    """Names of the columns of a table that may be empty, so that an empty table has a header."""
+    from sp_profiler.analysis.results import (
+        CollectiveFigures,
+        GemmFigures,
+        GroupFigures,
+        LeftOut,
+        RankFigures,
+        StepFigures,
+    )
+    from sp_profiler.ledger import LedgerEntry
+
+    classes = {
+        "ranks": RankFigures,
+        "steps": StepFigures,
+        "collectives": CollectiveFigures,
+        "groups": GroupFigures,
+        "gemms": GemmFigures,
+        "data_quality": LedgerEntry,
+    }
+    if table == "exposed":
+        return ["rank", "device", "step", "by", "key", "ns"]
+    if table == "left_out":
+        return ["rank", "device", *(f.name for f in fields(LeftOut))]
+    return [f.name for f in fields(classes[table]) if f.name not in _LONG_ONLY]
+
+
+def _frame(rows: Sequence[Row], columns: Sequence[str]) -> pl.DataFrame:
+    keys = _map_keys(rows)
+    flat: dict[str, list[Any]] = {}
+    for column in columns:
+        if column in keys:
+            for path in keys[column]:
+                flat[".".join((column, *path))] = [_at(row[column], path) for row in rows]
+        elif rows:
+            flat[column] = [row[column] for row in rows]
+        else:
+            flat[column] = []
+    return pl.DataFrame([_series(name, values) for name, values in flat.items()])
+
+
+def _map_keys(rows: Sequence[Row]) -> dict[str, list[tuple[str, ...]]]:
+    """Of each column that holds maps, the paths to their leaves, in the order first met."""
+    found: dict[str, dict[tuple[str, ...], None]] = {}
+    for row in rows:
+        for column, value in row.items():
+            if isinstance(value, dict):
+                found.setdefault(column, {}).update(dict.fromkeys(_paths(value)))
+    return {column: list(paths) for column, paths in found.items()}
+
+
+def _paths(tree: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from ((key, *path) for path in _paths(value))
+        else:
+            yield (key,)
+
+
+def _at(tree: Any, path: tuple[str, ...]) -> Any:
+    for key in path:
+        if tree is None:
+            return None
+        if key not in tree:  # the parts of a map sum to the whole: what it does not name has no part
+            return 0 if len(path) == 1 else None
+        tree = tree[key]
+    return tree
+
+
+def _series(name: str, values: list[Any]) -> pl.Series:
+    present = [value for value in values if value is not None]
+    kind: Any
+    if name in _LIST_COLUMNS and all(isinstance(value, list) for value in present):
+        kind = _LIST_COLUMNS[name]
+    elif present and all(isinstance(value, bool) for value in present):
+        kind = pl.Boolean
+    elif present and all(isinstance(value, int) for value in present):
+        kind = pl.Int64
+    elif present and all(isinstance(value, (int, float)) for value in present):
+        kind = pl.Float64
+    elif not present:
+        kind = _kind_by_name(name)
+    else:
+        kind = pl.String
+        values = [None if value is None else _storable(value) for value in values]
+    return pl.Series(_storable(name), values, dtype=kind)
+
+
+def _kind_by_name(name: str) -> Any:
+    """The type of a column without any value, so that files of two runs can be concatenated."""
+    if name.endswith(("_ns", "_bytes")) or name in (
+        "rank",
+        "device",
+        "step",
+        "ns",
+        "bytes",
+        "count",
+        "seq",
+        "layer",
+    ):
+        return pl.Int64
+    if name.endswith(("_ratio", "_gbps")) or name in ("hidden_of_hideable", "tflops"):
+        return pl.Float64
+    return pl.Boolean if name.startswith("is_") or name == "transfer_is_bound" else pl.String
+
+
+def _storable(value: Any) -> str:
+    """Text that UTF-8 can hold: a lone surrogate is written out."""
+    return str(value).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def _csv(frame: pl.DataFrame) -> str:
+    columns: list[pl.Series] = []
+    for series in frame:
+        name = _inert(series.name)
+        if isinstance(series.dtype, pl.List):
+            texts = [None if value is None else " ".join(map(str, value)) for value in series.to_list()]
+            columns.append(pl.Series(name, texts, dtype=pl.String))
+        elif series.dtype == pl.String:
+            texts = [None if value is None else _inert(value) for value in series.to_list()]
+            columns.append(pl.Series(name, texts, dtype=pl.String))
+        else:
+            columns.append(series.alias(name))
+    return pl.DataFrame(_told_apart(columns)).write_csv()
+
+
+def _inert(text: str) -> str:
+    shown = visible(text)
+    return f"'{shown}" if text.lstrip(" ").startswith(_FORMULA_STARTS) else shown
+
+
+def _parquet(frame: pl.DataFrame) -> bytes:
+    sink = io.BytesIO()
+    frame.write_parquet(sink, compression="zstd")
+    return sink.getvalue()
+
+
+def _told_apart(columns: list[pl.Series]) -> list[pl.Series]:
+    """Columns whose names became equal when they were written out get a number."""
+    seen: dict[str, int] = {}
+    out: list[pl.Series] = []
+    for series in columns:
+        count = seen[series.name] = seen.get(series.name, 0) + 1
+        out.append(series if count == 1 else series.alias(f"{series.name} ({count})"))
+    return out
