@@ -13,14 +13,18 @@ attention  the attention core, forward or backward
 recompute  forward work done again in backward
 optimizer  the optimizer's step
 comm   one collective, from its launch to the return of the launching call (a synchronous one: to
-       its end). Fields: op, group, bytes, dtype, async (0|1), seq, purpose, partner
+       its end). Fields: op, group, bytes, dtype, async (0|1), seq, purpose, partner, phase
 wait   waiting for an asynchronous collective. Fields: op, group, seq
 ====== ==================================================================================
 
 `group` is the group's key: its description and ranks, `tp[0,1]`. `seq` counts the collectives of a
 group from 0 on each rank, so that (group, seq) names a collective and its wait. `partner` is the
 `what` of the range (same module) under which the collective should hide: `wgrad`, `dgrad`,
-`attention`.
+`attention`. `bytes` is the full tensor: of an all-reduce the buffer, of an all-gather the output, of a
+reduce-scatter the input. `phase` is `forward`, `backward` or `optimizer` (from the end of backward on).
+
+Text is escaped as in URLs, so that a value may hold the separators; quotes and backslashes are
+escaped too, because the trace writer of some torch versions leaves them bare in its JSON.
 """
 
 from __future__ import annotations
@@ -79,21 +83,25 @@ class Range:
 
     def _integer(self, key: str) -> int | None:
         text = self.fields.get(key, "")
-        return int(text) if text.isascii() and text.isdigit() else None
+        # More than 18 digits do not fit into int64, and nobody wrote them in earnest.
+        return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
 
 
 def _escape(value: object) -> str:
     text = str(int(value)) if isinstance(value, bool) else str(value)
-    return "".join(f"%{ord(c):02X}" if c in "|=%" or ord(c) < 32 else c for c in text)
+    return "".join(f"%{ord(c):02X}" if c in '|=%"\\' or not 32 <= ord(c) != 127 else c for c in text)
 
 
 def format_range(what: str, **fields: object) -> str:
     """The name of a range. Fields that are None are left out; `async_` is written `async`.
 
-    Raises ValueError for a `what` outside the grammar.
+    Raises ValueError for a `what` outside the grammar and for a key that is not an identifier.
     """
     if what not in RANGES:
         raise ValueError(f"unknown range '{what}', expected one of {', '.join(RANGES)}")
+    for key in fields:
+        if not key.isidentifier():
+            raise ValueError(f"the key '{key}' of a range must be an identifier")
     parts = [f"{key.rstrip('_')}={_escape(value)}" for key, value in fields.items() if value is not None]
     return "|".join([PREFIX + what, *parts])
 

@@ -1,0 +1,195 @@
+"""The one way to a collective: launches it, marks it for the profiler and records it.
+
+Nothing else in `workloads` calls `torch.distributed` for data. All collectives work along the first
+dimension of contiguous tensors and sum where they reduce.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch.distributed as dist
+from torch import Tensor
+
+from sp_profiler.record.annotate import annotate
+
+# Both pairs do the same; torch 2.13 warns when the older names are used.
+_all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where in the model something happens: `layers.3.attention.q`, and the block's number."""
+
+    module: str
+    layer: int | None = None
+
+
+@dataclass(frozen=True)
+class Intent:
+    """Why a collective happens. `purpose` and `partner` as in the range grammar."""
+
+    site: Site
+    purpose: str
+    phase: str
+    """forward | backward | optimizer (from the end of backward on)."""
+    partner: str | None = None
+    """The computation of the same module that should hide it, also where the schedule does not try."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """One recorded collective. `bytes` is the full tensor, as in the range grammar."""
+
+    op: str
+    group: str
+    bytes: int
+    dtype: str
+    is_async: bool
+    seq: int
+    module: str
+    layer: int | None
+    purpose: str
+    partner: str | None
+    phase: str
+
+
+class Work(Protocol):
+    def wait(self) -> Any: ...
+
+
+class Transport:
+    """The collectives of torch.distributed, with one name each. Returns a handle when `is_async`."""
+
+    def all_reduce(self, output: Tensor, source: Tensor, group: Any, is_async: bool) -> Work | None:
+        assert output is source, "an all-reduce is done in place"
+        return dist.all_reduce(output, group=group, async_op=is_async)
+
+    def all_gather(self, output: Tensor, source: Tensor, group: Any, is_async: bool) -> Work | None:
+        return _all_gather(output, source, group=group, async_op=is_async)
+
+    def reduce_scatter(self, output: Tensor, source: Tensor, group: Any, is_async: bool) -> Work | None:
+        return _reduce_scatter(output, source, group=group, async_op=is_async)
+
+
+class Pending:
+    """A collective in flight. Until `wait` returns neither its input nor its result may be touched."""
+
+    def __init__(self, work: Work, output: Tensor, source: Tensor, call: Call) -> None:
+        self._work = work
+        self._output = output
+        self._source: Tensor | None = source  # kept alive: the transport reads it until the end
+        self._call = call
+
+    def wait(self) -> Tensor:
+        """The result; the launching thread (on GPUs: its stream) waits for it."""
+        call = self._call
+        with annotate(
+            "wait", op=call.op, group=call.group, seq=call.seq, module=call.module, layer=call.layer
+        ):
+            self._work.wait()
+        self._source = None
+        return self._output
+
+
+class Communicator:
+    """One process group. `run` is synchronous, `start` asynchronous; both take one of three ops.
+
+    ============== ==================== ====================
+    op             input                result
+    ============== ==================== ====================
+    all_reduce     [n, ...]             [n, ...], in place
+    all_gather     [n, ...]             [n * size, ...]
+    reduce_scatter [n, ...]             [n / size, ...]
+    ============== ==================== ====================
+    """
+
+    def __init__(
+        self,
+        description: str,
+        ranks: Sequence[int],
+        rank: int,
+        group: Any,
+        transport: Transport | None = None,
+    ) -> None:
+        self.description = description
+        self.ranks = tuple(ranks)
+        self.rank = self.ranks.index(rank)
+        self.size = len(self.ranks)
+        self.key = f"{description}[{','.join(map(str, self.ranks))}]"
+        self.calls: list[Call] = []
+        self._group = group
+        self._transport = transport or Transport()
+        self._next_seq = 0
+
+    def run(self, op: str, source: Tensor, intent: Intent) -> Tensor:
+        """The result of a synchronous collective; its range lasts to the end of the collective."""
+        source = source.contiguous()
+        call = self._record(op, source, intent, is_async=False)
+        output = self._output(op, source)
+        with _comm_range(call):
+            getattr(self._transport, op)(output, source, self._group, False)
+        return output
+
+    def start(self, op: str, source: Tensor, intent: Intent) -> Pending:
+        """Launch a collective; its range lasts until the launching call returns."""
+        source = source.contiguous()
+        call = self._record(op, source, intent, is_async=True)
+        output = self._output(op, source)
+        with _comm_range(call):
+            work = getattr(self._transport, op)(output, source, self._group, True)
+        return Pending(work, output, source, call)
+
+    def _output(self, op: str, source: Tensor) -> Tensor:
+        if op == "all_reduce":
+            return source
+        length = source.shape[0]
+        if op == "reduce_scatter" and length % self.size:
+            raise ValueError(f"{length} rows cannot be scattered over the {self.size} ranks of {self.key}")
+        rows = length * self.size if op == "all_gather" else length // self.size
+        return source.new_empty(rows, *source.shape[1:])
+
+    def _record(self, op: str, source: Tensor, intent: Intent, *, is_async: bool) -> Call:
+        copies = self.size if op == "all_gather" else 1
+        call = Call(
+            op=op,
+            group=self.key,
+            bytes=source.numel() * source.element_size() * copies,
+            dtype=str(source.dtype).removeprefix("torch."),
+            is_async=is_async,
+            seq=self._next_seq,
+            module=intent.site.module,
+            layer=intent.site.layer,
+            purpose=intent.purpose,
+            partner=intent.partner,
+            phase=intent.phase,
+        )
+        self._next_seq += 1
+        self.calls.append(call)
+        return call
+
+
+def new_communicator(description: str, ranks: Sequence[int]) -> Communicator:
+    """A process group of its own, so that traces name it. Every rank of the world must call this."""
+    group = dist.new_group(list(ranks), group_desc=description)
+    return Communicator(description, ranks, dist.get_rank(), group)
+
+
+def _comm_range(call: Call) -> Any:
+    return annotate(
+        "comm",
+        op=call.op,
+        group=call.group,
+        bytes=call.bytes,
+        dtype=call.dtype,
+        async_=call.is_async,
+        seq=call.seq,
+        purpose=call.purpose,
+        partner=call.partner,
+        phase=call.phase,
+        module=call.module,
+        layer=call.layer,
+    )

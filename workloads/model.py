@@ -1,0 +1,222 @@
+"""A LLaMA-like decoder in [S, B, H] layout that does not know how it is split: it asks its `Layout`.
+
+S tokens, B sequences, H hidden, a heads, k key/value heads, d = H/a. `a` and `k` below are those of
+this rank, which the model reads off the shapes that the layout's linears give it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sp_profiler.record.annotate import annotate
+from workloads.communication import Site
+from workloads.config import WorkloadConfig
+from workloads.layout import Layout
+from workloads.linear import Piece, Weighted
+from workloads.norms import RMSNorm, compute_dtype
+
+ROPE_BASE = 10_000.0
+
+
+class Embedding(Weighted):
+    """Tokens [S, B] -> [S, B, H]; every rank has it whole."""
+
+    def __init__(self, site: Site, vocab: int, hidden: int, device: torch.device, dtype: torch.dtype) -> None:
+        super().__init__(site, [Piece(f"{site.module}.weight", (vocab, hidden))], 1, device, dtype)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return F.embedding(tokens, self.weight)
+
+
+class Attention(nn.Module):
+    """Causal grouped-query attention (Ainslie et al. 2023, arXiv 2305.13245) with rotary embedding."""
+
+    def __init__(self, config: WorkloadConfig, layout: Layout, layer: int) -> None:
+        super().__init__()
+        assert config.kv_heads is not None
+        prefix = f"layers.{layer}.attention"
+        self._ratio = (config.heads, config.kv_heads, config.kv_heads)
+        self._head_dim = config.head_dim
+        outputs = {name: heads * config.head_dim for name, heads in zip("qkv", self._ratio, strict=True)}
+        self.projections = _columns(layout, prefix, layer, config, outputs, fused_name="qkv")
+        shape = (config.hidden, config.hidden)
+        self.o = layout.row(Site(f"{prefix}.o", layer), Piece(f"{prefix}.o.weight", shape))
+        self._core = Site(f"{prefix}.core", layer)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        heads = [
+            part.unflatten(-1, (-1, self._head_dim))  # (S, B, a*d) -> (S, B, a, d)
+            for part in _project(x, self.projections, self._ratio)
+        ]
+        q, k, v = rotate(heads[0], cos, sin), rotate(heads[1], cos, sin), heads[2]
+        out = attention_core(q, k, v, self._core)  # (S, B, a, d)
+        return self.o(out.flatten(2))
+
+
+class FeedForward(nn.Module):
+    """SwiGLU (Shazeer 2020, arXiv 2002.05202): down(silu(gate(x)) * up(x))."""
+
+    def __init__(self, config: WorkloadConfig, layout: Layout, layer: int) -> None:
+        super().__init__()
+        assert config.ffn is not None
+        prefix = f"layers.{layer}.mlp"
+        outputs = {"gate": config.ffn, "up": config.ffn}
+        self.projections = _columns(layout, prefix, layer, config, outputs, fused_name="gate_up")
+        shape = (config.hidden, config.ffn)
+        self.down = layout.row(Site(f"{prefix}.down", layer), Piece(f"{prefix}.down.weight", shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, up = _project(x, self.projections, (1, 1))
+        return self.down(F.silu(gate) * up)
+
+
+class Block(nn.Module):
+    """Pre-norm residual block. Modules are registered in their order of use."""
+
+    def __init__(
+        self, config: WorkloadConfig, layout: Layout, layer: int, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        super().__init__()
+
+        def norm(name: str) -> RMSNorm:
+            return RMSNorm(Site(f"layers.{layer}.{name}", layer), config.hidden, config.norm, device, dtype)
+
+        self.attention_norm = norm("attention_norm")
+        self.attention = Attention(config, layout, layer)
+        self.mlp_norm = norm("mlp_norm")
+        self.mlp = FeedForward(config, layout, layer)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        x = x + self.attention(self.attention_norm(x), cos, sin)
+        return x + self.mlp(self.mlp_norm(x))
+
+
+class Decoder(nn.Module):
+    """Embedding, blocks, final norm and untied head. Weights are uninitialised."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(
+        self, config: WorkloadConfig, layout: Layout, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        super().__init__()
+        self._layout = layout
+        self.embedding = Embedding(Site("embedding"), config.vocab, config.hidden, device, dtype)
+        self.layers = nn.ModuleList(Block(config, layout, i, device, dtype) for i in range(config.layers))
+        self.norm = RMSNorm(Site("norm"), config.hidden, config.norm, device, dtype)
+        self.head = layout.replicated(Site("head"), Piece("head.weight", (config.vocab, config.hidden)))
+        cos, sin = rotary_tables(config.seq_len, config.head_dim, device, compute_dtype(dtype))
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits [S, B, vocab] of tokens [S, B]."""
+        x = self._layout.enter(self.embedding(tokens), Site("embedding"))
+        for layer in self.layers:
+            x = layer(x, self.cos, self.sin)
+        return self.head(self._layout.leave(self.norm(x), Site("head")))
+
+    def loss(self, tokens: Tensor) -> Tensor:
+        """Mean cross-entropy of the next token, in fp32 or better; tokens are [S+1, B]."""
+        logits = self(tokens[:-1])
+        return F.cross_entropy(logits.flatten(0, 1).to(compute_dtype(logits.dtype)), tokens[1:].flatten())
+
+
+def weighted_modules(model: nn.Module) -> Iterator[tuple[str, Weighted]]:
+    """Every module that holds a weight, with its name."""
+    for name, module in model.named_modules():
+        if isinstance(module, Weighted):
+            yield name, module
+
+
+def _columns(
+    layout: Layout,
+    prefix: str,
+    layer: int,
+    config: WorkloadConfig,
+    outputs: dict[str, int],
+    fused_name: str,
+) -> nn.ModuleDict:
+    """One column linear for each of `outputs`, or one for all of them."""
+    pieces = [Piece(f"{prefix}.{name}.weight", (size, config.hidden)) for name, size in outputs.items()]
+    if config.projections == "fused":
+        return nn.ModuleDict({fused_name: layout.column(Site(f"{prefix}.{fused_name}", layer), pieces)})
+    return nn.ModuleDict(
+        {
+            name: layout.column(Site(f"{prefix}.{name}", layer), [piece])
+            for name, piece in zip(outputs, pieces, strict=True)
+        }
+    )
+
+
+def _project(x: Tensor, linears: nn.ModuleDict, ratio: Sequence[int]) -> list[Tensor]:
+    """The outputs of all linears; a fused one's are split in this ratio (a rank holds a part of each)."""
+    if len(linears) == len(ratio):
+        return [linear(x) for linear in linears.values()]
+    (fused,) = linears.values()
+    out = fused(x)
+    unit = out.shape[-1] // sum(ratio)
+    return list(out.split([unit * share for share in ratio], dim=-1))
+
+
+def rotary_tables(
+    seq_len: int, head_dim: int, device: torch.device, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """cos and sin [S, 1, 1, d/2] of position x base^(-2i/d) (Su et al. 2021, arXiv 2104.09864)."""
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float64, device=device) / head_dim
+    angles = torch.outer(torch.arange(seq_len, dtype=torch.float64, device=device), ROPE_BASE**-exponents)
+    angles = angles[:, None, None, :]
+    return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate the halves of each head, [S, B, a, d], in the precision of the tables."""
+    first, second = x.to(cos.dtype).chunk(2, -1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), -1).to(x.dtype)
+
+
+def attention_core(q: Tensor, k: Tensor, v: Tensor, site: Site) -> Tensor:
+    """Causal attention of q [S, B, a, d] and k, v [S, B, k, d], marked in forward and backward."""
+    q, k, v = (x.permute(1, 2, 0, 3) for x in (q, k, v))  # (B, heads, S, d)
+    with annotate("attention", module=site.module, layer=site.layer):
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    mark_backward("attention", out, (q, k, v), site)
+    return out.permute(2, 0, 1, 3)
+
+
+def mark_backward(what: str, out: Tensor, inputs: Sequence[Tensor], site: Site) -> None:
+    """Put a range around each backward node that lies between `out` and `inputs`.
+
+    The ranges nest inside the nodes' own profiler events, so the trace stays a tree.
+    """
+    ends = {x.grad_fn for x in inputs}
+    waiting: list[Any] = [out.grad_fn]
+    seen = set()
+    while waiting:
+        node = waiting.pop()
+        # A node without `next_functions` to follow is a leaf's accumulator: not part of the work.
+        if node is None or node in ends or node in seen or not node.next_functions:
+            continue
+        seen.add(node)
+        _mark_node(node, what, site)
+        waiting.extend(following for following, _ in node.next_functions)
+
+
+def _mark_node(node: Any, what: str, site: Site) -> None:
+    ranges: list[Any] = []
+
+    def begin(_: Any) -> None:
+        ranges.append(annotate(what, module=site.module, layer=site.layer))
+        ranges[-1].__enter__()
+
+    def end(_inputs: Any, _outputs: Any) -> None:
+        ranges.pop().__exit__(None, None, None)
+
+    node.register_prehook(begin)
+    node.register_hook(end)

@@ -1,0 +1,262 @@
+"""Trains a workload for a few steps, profiled when SP_PROFILE_OUT is set.
+
+Run it under torch's launcher: `torchrun --nproc-per-node 2 -m workloads.train config.json`, where
+config.json holds the options of `workloads.config.WorkloadConfig`. Besides the trace every rank leaves
+`rank-00000.workload.json` in $SP_PROFILE_OUT: losses, step times, process groups.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from sp_profiler.errors import SpProfilerError, UsageError, WorkloadError
+from sp_profiler.record.annotate import annotate
+from workloads.communication import Communicator, new_communicator
+from workloads.config import WorkloadConfig
+from workloads.data import batches
+from workloads.ddp import DataParallel
+from workloads.layout import Layout
+from workloads.model import Decoder
+from workloads.sequence_parallel import SequenceParallel
+from workloads.tensor_parallel import TensorParallel
+from workloads.weights import initial_weight, load_weights
+
+TORCH_DTYPES = {"f64": torch.float64, "f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A model ready to train. `step` takes tokens [num_microbatches, S+1, B] and gives the mean loss."""
+
+    config: WorkloadConfig
+    layout: Layout
+    model: Decoder
+    optimizer: torch.optim.Optimizer
+    step: Callable[[Tensor], Tensor]
+
+
+def layout_for(config: WorkloadConfig, communicator: Communicator, device: torch.device) -> Layout:
+    """The layout of a canonical config."""
+    dtype = TORCH_DTYPES[config.dtype]
+    if config.mode == "ddp":
+        assert config.bucket_mib is not None
+        return DataParallel(communicator, config.bucket_mib * 2**20, device, dtype)
+    assert config.comm is not None
+    if config.mode == "tp":
+        return TensorParallel(communicator, config.comm, device, dtype)
+    assert config.save is not None
+    return SequenceParallel(communicator, config.save, config.comm, device, dtype)
+
+
+def build(config: WorkloadConfig, communicator: Communicator, device: torch.device) -> Workload:
+    """Model, optimizer and step of this rank; `communicator` spans the ranks of the workload.
+
+    Works under FakeTensorMode with the fake process group, too.
+    """
+    config = config.canonical()
+    layout = layout_for(config, communicator, device)
+    model = Decoder(config, layout, device, TORCH_DTYPES[config.dtype])
+    load_weights(model, layout, lambda piece: initial_weight(piece, config.seed))
+    # One kernel for all parameters: deterministic, and a few events in the trace instead of thousands.
+    optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, fused=True)
+    reduction = layout.gradient_reduction(model)
+
+    def step(tokens: Tensor) -> Tensor:
+        optimizer.zero_grad(set_to_none=True)
+        losses = []
+        for i, microbatch in enumerate(tokens):
+            loss = model.loss(microbatch) / len(tokens)
+            if i == len(tokens) - 1:
+                reduction.before_last_backward()
+            loss.backward()
+            losses.append(loss.detach())
+        reduction.finish()
+        with annotate("optimizer"):
+            optimizer.step()
+        return torch.stack(losses).sum()
+
+    return Workload(config, layout, model, optimizer, step)
+
+
+def choose_device(backend: str, local_rank: int) -> tuple[str, torch.device]:
+    """Backend and device: NCCL on GPUs where there are any, else gloo on the CPU; `backend` may force one.
+
+    Raises UsageError when NCCL is asked for and this rank has no GPU.
+    """
+    if backend == "auto":
+        backend = "nccl" if torch.cuda.is_available() else "gloo"
+    if backend == "gloo":
+        return backend, torch.device("cpu")
+    found = torch.cuda.device_count()
+    if local_rank >= found:
+        raise UsageError(
+            f"backend nccl needs a GPU for each rank of this host: rank {local_rank} has none, {found} found."
+        )
+    return backend, torch.device("cuda", local_rank)
+
+
+@contextlib.contextmanager
+def process_group(backend: str, device: torch.device) -> Iterator[None]:
+    """The world's process group, bound to the device, ended on leaving."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        dist.init_process_group(backend, device_id=device)
+    else:
+        # The ranks of one machine share its cores; more threads each would fight over them.
+        torch.set_num_threads(1)
+        dist.init_process_group(backend)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+class StepTimer:
+    """Marks the ends of steps; on GPUs with events, so that the measurement itself waits for nothing."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._on_gpu = device.type == "cuda"
+        self._marks: list[Any] = []
+
+    def mark(self) -> None:
+        if self._on_gpu:
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            self._marks.append(event)
+        else:
+            self._marks.append(time.perf_counter_ns())
+
+    def step_times_ns(self) -> list[int]:
+        """The time between each mark and the next."""
+        pairs = list(zip(self._marks, self._marks[1:], strict=False))
+        if not self._on_gpu:
+            return [end - start for start, end in pairs]
+        torch.cuda.synchronize()
+        return [round(start.elapsed_time(end) * 1e6) for start, end in pairs]
+
+
+def train(
+    config: WorkloadConfig, communicator: Communicator, device: torch.device, profile: Any
+) -> dict[str, Any]:
+    """Runs warm-up and active steps; gives what `rank-00000.workload.json` says of this rank.
+
+    `profile` is a context whose value is told of every step's end through `step()`.
+    """
+    workload = build(config, communicator, device)
+    data = batches(
+        config, config.warmup + config.active_steps, communicator.rank if config.dp > 1 else 0, device
+    )
+    timer = StepTimer(device)
+    losses = []
+    with profile as session:
+        timer.mark()
+        for tokens in data:
+            losses.append(workload.step(tokens))
+            timer.mark()
+            session.step()
+    group = {
+        "key": communicator.key,
+        "description": communicator.description,
+        "ranks": list(communicator.ranks),
+    }
+    return {
+        "rank": dist.get_rank(),
+        "device_type": device.type,
+        "backend": dist.get_backend(),
+        "losses": [float(loss) for loss in losses],
+        "step_times_ns": timer.step_times_ns(),
+        "warmup": config.warmup,
+        "parameters": sum(parameter.numel() for parameter in workload.model.parameters()),
+        "collectives": len(communicator.calls),
+        "groups": [group],
+    }
+
+
+class NoProfile:
+    """Stands in for the profiler's session where nothing is recorded."""
+
+    def __enter__(self) -> NoProfile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def step(self) -> None:
+        return
+
+
+def profile_for(config: WorkloadConfig) -> Any:
+    """The profiler's session when SP_PROFILE_OUT asks for one."""
+    if not os.environ.get("SP_PROFILE_OUT"):
+        return NoProfile()
+    from sp_profiler.record.capture import capture
+
+    return capture(warmup=config.warmup, active=config.active_steps)
+
+
+def read_config(path: str) -> WorkloadConfig:
+    """Raises UsageError when the file is no JSON object of workload options."""
+    try:
+        values = json.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read the workload's configuration from {path}: {error}.") from error
+    if not isinstance(values, dict):
+        raise UsageError(f"the workload's configuration in {path} is not a JSON object.")
+    return WorkloadConfig.from_dict(values)
+
+
+def write_result(result: dict[str, Any], folder: str) -> None:
+    """Write `rank-00000.workload.json`, whole or not at all."""
+    path = Path(folder) / f"rank-{result['rank']:05d}.workload.json"
+    temporary = path.with_suffix(".partial")
+    temporary.write_text(json.dumps(result, indent=1), encoding="utf-8")
+    temporary.replace(path)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m workloads.train", description=__doc__)
+    parser.add_argument("config", help="JSON file with the workload's options")
+    parser.add_argument("--backend", choices=("auto", "nccl", "gloo"), default="auto")
+    options = parser.parse_args(arguments)
+    try:
+        run_rank(read_config(options.config), options.backend)
+    except SpProfilerError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def run_rank(config: WorkloadConfig, backend: str) -> None:
+    """One rank's whole life, from the launcher's environment to its result file."""
+    missing = [name for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK") if name not in os.environ]
+    if missing:
+        raise UsageError(f"{missing[0]} is not set: start this under torchrun.")
+    world_size = int(os.environ["WORLD_SIZE"])
+    if world_size != config.ranks:
+        raise UsageError(f"the configuration is for {config.ranks} ranks, but {world_size} were started.")
+    backend, device = choose_device(backend, int(os.environ["LOCAL_RANK"]))
+    with process_group(backend, device):
+        communicator = new_communicator("dp" if config.mode == "ddp" else "tp", range(world_size))
+        result = train(config, communicator, device, profile_for(config))
+        bad = [i for i, loss in enumerate(result["losses"]) if loss != loss or abs(loss) == float("inf")]
+        if bad:
+            raise WorkloadError(f"rank {result['rank']}: the loss of step {bad[0]} is not finite.")
+    if folder := os.environ.get("SP_PROFILE_OUT"):
+        write_result(result, folder)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
