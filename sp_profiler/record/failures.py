@@ -11,7 +11,7 @@ from sp_profiler.record.progress import Progress
 
 LOG_END_LINES = 15
 
-_NOISE = re.compile(r"^USDT:|^\[W\d{4} .*CPUAllocator\.cpp|NumExpr|^\s*$")
+_NOISE = re.compile(r"^USDT:|\[W\d{4} .*CPUAllocator\.cpp|^\s*$")
 _EXIT = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")
 _PEER_GONE = re.compile(
     r"Connection (closed by peer|reset by peer|refused)|Broken pipe|Socket closed|remote process exited"

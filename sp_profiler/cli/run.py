@@ -1,0 +1,272 @@
+"""`sp-profile run`: a shipped workload, the demo, or the user's own command, profiled and reported on."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sp_profiler.cli.options import add_format
+from sp_profiler.errors import EXIT_OK, SpProfilerError, UsageError, WorkloadError
+
+if TYPE_CHECKING:
+    from sp_profiler.record.runfolder import PendingFolder
+    from sp_profiler.report.model import Report
+    from workloads.config import WorkloadConfig
+
+WORKLOADS = ("ddp", "tp", "sp", "demo")
+
+SIZES = {
+    "--layers": "decoder blocks (2)",
+    "--seq-len": "tokens per sequence (256)",
+    "--hidden": "hidden size (256)",
+    "--heads": "attention heads (8)",
+    "--kv-heads": "key/value heads (half the heads)",
+    "--ffn": "feed-forward size (8/3 of hidden, rounded up)",
+    "--vocab": "vocabulary (1024)",
+    "--micro-batch": "sequences per micro-batch (2)",
+    "--num-microbatches": "micro-batches per step: gradient accumulation (1)",
+}
+
+SCHEDULE_OPTIONS = ("comm", "save", "projections", "norm")
+
+DEFAULT_TIMEOUT_S = 300.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `run`; what follows `--` reaches `run` as `args.rest`."""
+    parser.usage = "sp-profile run {ddp,tp,sp,demo} [options]\n       sp-profile run [options] -- COMMAND ..."
+    parser.add_argument(
+        "workload",
+        nargs="?",
+        metavar="WORKLOAD",
+        help="ddp, tp, sp; or demo: tensor and sequence parallelism, each without and with overlap",
+    )
+    parser.add_argument("--ranks", type=int, metavar="N", help="processes, 1 to 8 (2)")
+    sizes = parser.add_argument_group("model")
+    for flag, text in SIZES.items():
+        sizes.add_argument(flag, type=int, metavar="N", help=text)
+    sizes.add_argument("--dtype", choices=("f32", "bf16", "f16", "f64"), help="of weights and activations")
+    schedule = parser.add_argument_group("schedule (a mode ignores what does not apply to it)")
+    schedule.add_argument("--comm", choices=("sync", "async"), help="collectives of backward, tp and sp")
+    schedule.add_argument(
+        "--save", choices=("full", "shard"), help="what sp keeps for backward: gathered input or its shard"
+    )
+    schedule.add_argument("--projections", choices=("separate", "fused"), help="q, k, v and gate, up")
+    schedule.add_argument("--norm", choices=("eager", "fused"), help="RMSNorm")
+    running = parser.add_argument_group("running")
+    running.add_argument("--backend", choices=("auto", "nccl", "gloo"), default="auto", help="(auto)")
+    running.add_argument("--warmup", type=int, metavar="N", help="steps before the profiled ones")
+    running.add_argument("--active-steps", type=int, metavar="N", help="profiled steps (3)")
+    running.add_argument("--seed", type=int, metavar="N", help="of weights and data (0)")
+    running.add_argument(
+        "--timeout",
+        type=float,
+        metavar="SECONDS",
+        help=f"end the run after so long without progress ({DEFAULT_TIMEOUT_S:g}; a COMMAND: never)",
+    )
+    output = parser.add_argument_group("output")
+    output.add_argument("--out", metavar="DIR", help="folder of the run (a new one in ./sp-profile-runs)")
+    output.add_argument("--force", action="store_true", help="write into --out although it is not empty")
+    add_format(output, "more files beside report.json and report.html")
+    output.add_argument("--json", action="store_true", help="print the report as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run what was asked for; returns the exit code."""
+    if args.timeout is not None and args.timeout <= 0:
+        raise UsageError(f"--timeout {args.timeout:g} must be above 0")
+    if args.rest:
+        if args.workload is not None:
+            raise UsageError(
+                f"give a workload or a command after '--', not both ('{args.workload}' and '--')"
+            )
+        return _run_command(args)
+    choices = ", ".join(WORKLOADS)
+    if args.workload is None:
+        raise UsageError(f"what to run? One of {choices}, or a command of your own after '--'")
+    if args.workload not in WORKLOADS:
+        raise UsageError(
+            f"unknown workload '{args.workload}', expected one of {choices}; your own script is run by "
+            f"sp-profile run -- {args.workload} ..."
+        )
+    if args.workload == "demo":
+        from sp_profiler.cli.demo import run_demo
+
+        return run_demo(args)
+    return _run_workload(args)
+
+
+def workload_config(args: argparse.Namespace, mode: str, **fixed: Any) -> WorkloadConfig:
+    """The configuration that the options spell; `fixed` wins over them. Raises UsageError."""
+    from sp_profiler.record.workload import MAX_RANKS, require_torch
+    from workloads.config import WorkloadConfig
+
+    if args.ranks is not None and not 1 <= args.ranks <= MAX_RANKS:
+        raise UsageError(f"--ranks {args.ranks} is not between 1 and {MAX_RANKS}")
+    flags = [flag.lstrip("-").replace("-", "_") for flag in SIZES]
+    names = (
+        *flags,
+        "ranks",
+        "dtype",
+        "comm",
+        "save",
+        "projections",
+        "norm",
+        "warmup",
+        "active_steps",
+        "seed",
+    )
+    given = {name: value for name in names if (value := getattr(args, name)) is not None}
+    config = WorkloadConfig(**{**given, "mode": mode, **fixed})
+    require_torch()
+    return config
+
+
+def folder_for(args: argparse.Namespace, label: str) -> PendingFolder:
+    """The folder to be made: `--out`, or a new one named by time and label."""
+    from sp_profiler.record.location import RUNS_FOLDER, run_folder_name
+    from sp_profiler.record.runfolder import PendingFolder, unused
+
+    if args.out is not None:
+        return PendingFolder(Path(args.out), force=args.force)
+    return PendingFolder(unused(Path(RUNS_FOLDER) / run_folder_name(label, datetime.now(UTC))))
+
+
+def command_line() -> list[str]:
+    """What the user typed, for run.json."""
+    return ["sp-profile", *sys.argv[1:]]
+
+
+def _run_workload(args: argparse.Namespace) -> int:
+    from sp_profiler.cli.live import Live
+    from sp_profiler.record.workload import choose_backend, record_workload
+
+    config = workload_config(args, args.workload)
+    label = "-".join(part for part in (config.mode, config.canonical().save, config.canonical().comm) if part)
+    with folder_for(args, label) as pending, Live() as live:
+        backend = choose_backend(args.backend, config.ranks)
+        if backend.note:
+            live.say(backend.note)
+        with live.task(label, config.ranks, config.warmup + config.active_steps) as on_progress:
+            try:
+                record_workload(
+                    config,
+                    backend,
+                    folder=pending.path,
+                    logs=pending.logs,
+                    timeout_s=args.timeout or DEFAULT_TIMEOUT_S,
+                    command=command_line(),
+                    on_progress=on_progress,
+                )
+            except WorkloadError as error:
+                raise with_logs(error, pending) from None
+        report = write_report(pending, args.formats)
+        folder = pending.publish()
+    show(report, folder, args.json)
+    return EXIT_OK
+
+
+def with_logs(error: WorkloadError, pending: PendingFolder) -> WorkloadError:
+    """The same error, saying where the logs were kept."""
+    kept = pending.keep_logs()
+    return error if kept is None else WorkloadError(f"{error}\nlogs: {shown(kept)}")
+
+
+def write_report(pending: PendingFolder, formats: list[str], *, part: str = "") -> Report:
+    """Analyse what `pending` (or its subfolder `part`) holds, write the reports there, return the report.
+
+    The report speaks of the folder by the name it is about to get. Raises SpProfilerError.
+    """
+    from dataclasses import replace
+
+    from sp_profiler.analysis.steps import WindowRule
+    from sp_profiler.engine import analyze_run
+    from sp_profiler.report.save import save
+    from sp_profiler.trace.find import find_runs
+    from sp_profiler.trace.load import load_run
+
+    folder = pending.path / part
+    final = pending.target / part
+    files = find_runs([str(folder)])[0]
+    report = analyze_run(load_run(replace(files, name=final.name)), WindowRule(rule="step"))
+    report = replace(report, run=replace(report.run, name=final.name, path=str(final)))
+    save(report, list(dict.fromkeys(["json", "html", *formats])), folder, force=True)
+    return report
+
+
+def show(report: Report, folder: Path, as_json: bool) -> None:
+    """The result on stdout: the summary and where the page is, or JSON."""
+    from rich.console import Console
+
+    from sp_profiler.report import json, terminal
+
+    if as_json:
+        sys.stdout.write(json.render(report))
+        return
+    terminal.print_report(report, Console())
+    print(f"\nreport: {shown(folder / 'report.html')}")
+
+
+def shown(path: Path) -> str:
+    """A path for people: relative to where they are when it lies below."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+def _run_command(args: argparse.Namespace) -> int:
+    """Run the user's command; its exit code is ours, whatever becomes of the report."""
+    from sp_profiler.cli.live import Live
+    from sp_profiler.record.launch import run_command
+
+    scripts = [Path(part).stem for part in args.rest if part.endswith(".py")]
+    label = (scripts or [Path(args.rest[0]).name])[0]
+    with folder_for(args, label) as pending, Live(bar=False) as live:
+        env = _command_environment(args, pending)
+        code = run_command(args.rest, env=env, timeout_s=args.timeout, on_progress=lambda states: None)
+        if not any(pending.path.glob("rank-*.pt.trace.json.gz")):
+            live.say(
+                "the command left no trace: put `with sp_profiler.capture() as prof:` around its training "
+                "loop and call `prof.step()` after each step"
+            )
+            return code
+        try:
+            report = _report_on_command(pending, args, live)
+        finally:  # also when Ctrl-C ends the analysis: the traces are whole and may have cost hours
+            folder = pending.publish()
+    if report is None:
+        print(f"traces: {shown(folder)}", file=sys.stderr)
+        return code
+    show(report, folder, args.json)
+    return code
+
+
+def _command_environment(args: argparse.Namespace, pending: PendingFolder) -> dict[str, str]:
+    from sp_profiler.record.progress import FOLDER_VARIABLE
+
+    states = pending.logs / "progress"
+    states.mkdir()
+    env = {**os.environ, "SP_PROFILE_OUT": str(pending.path), FOLDER_VARIABLE: str(states)}
+    if args.warmup is not None:
+        env["SP_PROFILE_WARMUP"] = str(args.warmup)
+    if args.active_steps is not None:
+        env["SP_PROFILE_ACTIVE"] = str(args.active_steps)
+    return env
+
+
+def _report_on_command(pending: PendingFolder, args: argparse.Namespace, live: Any) -> Report | None:
+    """The report of a command's traces; None, after a warning, when it cannot be made."""
+    from sp_profiler.record import runfile
+
+    command = ["sp-profile", "run", "--", *args.rest]
+    runfile.update(pending.path, lambda content: {**content, "command": command})
+    try:
+        return write_report(pending, args.formats)
+    except SpProfilerError as error:
+        live.say(f"no report could be made: {error}")
+    except Exception as error:  # noqa: BLE001 - a defect of ours must not hide the traces or the exit code
+        live.say(f"no report could be made: {type(error).__name__}: {error}")
+    return None
