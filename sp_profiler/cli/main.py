@@ -44,7 +44,7 @@ def build_parser(command: str | None) -> argparse.ArgumentParser:
 
     parser = _Parser(
         prog="sp-profile",
-        description="Is the communication of parallel training hidden, behind which GEMM, what stays exposed?",
+        description="Is the communication of parallel training hidden, behind which GEMM, what is exposed?",
         epilog=EPILOG,
         formatter_class=Formatter,
         allow_abbrev=False,

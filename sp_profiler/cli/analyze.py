@@ -1,0 +1,180 @@
+"""`sp-profile analyze`: traces in, reports out."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sp_profiler.cli.options import add_format, add_window, window_rule
+from sp_profiler.errors import EXIT_OK, InputError, SpProfilerError, UsageError
+from sp_profiler.ledger import LedgerEntry, refused_by_strict
+
+if TYPE_CHECKING:
+    from sp_profiler.analysis.steps import WindowRule
+    from sp_profiler.report.model import Report
+    from sp_profiler.trace.tables import RunFiles
+
+TEXT_FORMATS = ("json", "markdown")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `analyze`."""
+    parser.add_argument(
+        "paths",
+        nargs="+",
+        metavar="PATH",
+        help="trace file, folder or glob; a folder of folders that hold run.json: each is its own run",
+    )
+    add_window(parser)
+    parser.add_argument("--strict", action="store_true", help="refuse (exit 3) files with losses or repairs")
+    output = parser.add_argument_group("output")
+    add_format(output, "files to write; several at once with -o DIR")
+    output.add_argument("-o", "--out", metavar="OUT", help="file (one run, one format), or folder")
+    output.add_argument("--force", action="store_true", help="overwrite what exists")
+    output.add_argument("--json", action="store_true", help="print the report as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Analyse every run that the paths hold; returns the worst exit code."""
+    from sp_profiler.trace.find import find_runs
+
+    rule = window_rule(args.window, args.steps)
+    runs = _distinct(find_runs(args.paths))
+    places = _places(args, runs)
+    reports: list[Report] = []
+    code = EXIT_OK
+    for files, place in zip(runs, places, strict=True):
+        try:
+            report = _analyze_one(files, rule, args.strict)
+            reports.append(report)
+            _save(report, args, place, len(runs))
+        except SpProfilerError as error:
+            if len(runs) == 1:
+                raise
+            print(f"sp-profile analyze: {files.name}: {error}", file=sys.stderr)
+            code = max(code, error.exit_code)
+    if reports:
+        if len(runs) > 1 and args.out is not None:
+            _save_comparison(reports, args)
+        _show(reports, args, len(runs))
+    return code
+
+
+def _distinct(runs: list[RunFiles]) -> list[RunFiles]:
+    """The runs, each with a name of its own: where two share one, the later get a number."""
+    seen: dict[str, int] = {}
+    named: list[RunFiles] = []
+    for one in runs:
+        seen[one.name] = count = seen.get(one.name, 0) + 1
+        named.append(one if count == 1 else replace(one, name=f"{one.name}-{count}"))
+    return named
+
+
+def _places(args: argparse.Namespace, runs: list[RunFiles]) -> list[Path | None]:
+    """Where each run's files go, refusing before the work what would be refused after it."""
+    from sp_profiler.report.comparison import DATA, PAGE
+    from sp_profiler.report.save import file_names, is_one_file, refuse_existing
+
+    formats = _formats(args)
+    if args.json and args.out:
+        raise UsageError("--json prints to the screen: use --format json with -o")
+    if args.out is None:
+        silent = [one for one in formats if one not in TEXT_FORMATS]
+        if silent:
+            raise UsageError(f"--format {silent[0]} needs -o OUT to be written to")
+        if len(formats) > 1:
+            raise UsageError("several formats need -o DIR to be written to")
+        return [None] * len(runs)
+    if not formats:
+        raise UsageError("-o OUT needs --format, such as --format json html")
+    out = Path(args.out)
+    if is_one_file(out, formats, len(runs)):
+        refuse_existing([out], args.force)
+        return [out]
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"{out} is a file, but {len(runs)} runs in {len(formats)} formats need a folder")
+    if len(runs) == 1:
+        places, files = [out], [out / name for name in file_names(formats)]
+    else:
+        places = [out / run.name for run in runs]
+        files = [place / name for place in places for name in file_names(formats)]
+        files += [out / PAGE, out / DATA]
+    refuse_existing(files, args.force)
+    return list(places)
+
+
+def _formats(args: argparse.Namespace) -> list[str]:
+    return list(dict.fromkeys(["json"] if args.json else args.formats))
+
+
+def _analyze_one(files: RunFiles, rule: WindowRule, strict: bool) -> Report:
+    from sp_profiler.cli.progress import Files
+    from sp_profiler.engine import analyze_run
+    from sp_profiler.trace.load import load_run
+
+    with Files(files) as progress:
+        traces = load_run(files, on_file=progress.read)
+        refused = refused_by_strict(traces.ledger) if strict else []
+        if not refused:
+            report = analyze_run(traces, rule, on_rank=progress.analysed)
+            refused = refused_by_strict(report.data_quality) if strict else []
+    if refused:
+        raise InputError(f"--strict refuses {files.name}: " + "; ".join(sentence(entry) for entry in refused))
+    for entry in refused_by_strict(report.data_quality):
+        print(f"sp-profile analyze: {sentence(entry)}", file=sys.stderr)
+    return report
+
+
+def sentence(entry: LedgerEntry) -> str:
+    """A ledger entry in one line: where, what, how often."""
+    from sp_profiler.report.format import visible
+
+    where = f"{entry.file}: " if entry.file else ""
+    at = f", first at byte {entry.first_offset}" if entry.first_offset is not None else ""
+    times = f" ({entry.count} times{at})" if entry.count > 1 else f" ({at[2:]})" if at else ""
+    return visible(f"{where}{entry.text}{times}")
+
+
+def _save(report: Report, args: argparse.Namespace, place: Path | None, runs: int) -> None:
+    from sp_profiler.report.save import is_one_file, save, save_as
+
+    formats = _formats(args)
+    if place is None:
+        return
+    if is_one_file(place, formats, runs) and place == Path(args.out):
+        save_as(report, formats[0], place, force=args.force)
+    else:
+        save(report, formats, place, force=args.force)
+
+
+def _save_comparison(reports: list[Report], args: argparse.Namespace) -> None:
+    """The side-by-side page and table beside the folders of the runs."""
+    from sp_profiler.report import comparison
+
+    with_pages = "html" in _formats(args)
+    links = [f"{report.run.name}/report.html" if with_pages else None for report in reports]
+    comparison.save(reports, Path(args.out), "Runs side by side", links)
+
+
+def _show(reports: list[Report], args: argparse.Namespace, runs: int) -> None:
+    """Print the result: the summary, or the text format that was asked for without a file."""
+    from rich.console import Console
+
+    from sp_profiler.report import comparison, save, terminal
+
+    formats = _formats(args)
+    several = runs > 1
+    if args.out is None and formats:
+        text = comparison.render(reports, formats[0]) if several else save.as_text(reports[0], formats[0])
+        sys.stdout.write(text)
+        return
+    console = Console()
+    if several:
+        terminal.print_comparison(reports, console)
+    else:
+        terminal.print_report(reports[0], console)
+    if args.out is not None:
+        print(f"written: {args.out}")

@@ -1,0 +1,83 @@
+"""`sp-profile validate`: the data-quality ledger of traces, and nothing else."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from sp_profiler.errors import EXIT_INPUT, EXIT_OK, SpProfilerError
+from sp_profiler.ledger import LedgerEntry, refused_by_strict
+
+if TYPE_CHECKING:
+    from sp_profiler.trace.tables import RunFiles
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Options of `validate`."""
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="trace file, folder or glob")
+    parser.add_argument("--strict", action="store_true", help="exit 3 on any loss or repair")
+    parser.add_argument("--json", action="store_true", help="print the ledger as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """List what was repaired, dropped or assumed; returns 3 when a run cannot be read, or by --strict."""
+    from sp_profiler.trace.find import find_runs
+
+    ledgers: dict[str, tuple[LedgerEntry, ...]] = {}
+    errors: dict[str, str] = {}
+    for files in find_runs(args.paths):
+        try:
+            ledgers[files.name] = _ledger_of(files)
+        except SpProfilerError as error:
+            errors[files.name] = str(error)
+    if args.json:
+        _print_json(ledgers, errors)
+    else:
+        _print_tables(ledgers)
+        for message in errors.values():
+            print(f"sp-profile validate: {message}", file=sys.stderr)
+    refused = args.strict and any(refused_by_strict(entries) for entries in ledgers.values())
+    return EXIT_INPUT if errors or refused else EXIT_OK
+
+
+def _ledger_of(files: RunFiles) -> tuple[LedgerEntry, ...]:
+    from sp_profiler.cli.progress import Files
+    from sp_profiler.engine import analyze_run
+    from sp_profiler.trace.load import load_run
+
+    with Files(files) as progress:
+        traces = load_run(files, on_file=progress.read)
+        report = analyze_run(traces, on_rank=progress.analysed)
+    return tuple(report.data_quality)
+
+
+def _print_json(ledgers: dict[str, tuple[LedgerEntry, ...]], errors: dict[str, str]) -> None:
+    import json
+
+    runs = [{"name": name, "data_quality": [asdict(e) for e in ledger]} for name, ledger in ledgers.items()]
+    runs += [{"name": name, "error": message} for name, message in errors.items()]
+    print(json.dumps({"schema": "sp-profile/validate", "schema_version": 1, "runs": runs}, indent=1))
+
+
+def _print_tables(ledgers: dict[str, tuple[LedgerEntry, ...]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from sp_profiler.report.format import visible
+
+    console = Console()
+    for name, entries in ledgers.items():
+        if not entries:
+            console.print(Text(f"{visible(name)}: nothing to report"))
+            continue
+        table = Table(title=Text(visible(name)), title_justify="left")
+        for column in ("severity", "code", "count", "first byte", "file", "what"):
+            table.add_column(column, overflow="fold")
+        for entry in entries:
+            first = "" if entry.first_offset is None else str(entry.first_offset)
+            cells = (entry.severity, entry.code, str(entry.count), first, entry.file or "", entry.text)
+            table.add_row(*(Text(visible(cell)) for cell in cells))
+        console.print(table)

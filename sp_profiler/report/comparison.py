@@ -1,0 +1,63 @@
+"""Several runs side by side: as JSON values, as Markdown, and as files beside the folders of the runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from sp_profiler import __version__
+from sp_profiler.files import write_atomically
+from sp_profiler.report.compare_table import compare_table
+from sp_profiler.report.format import visible
+from sp_profiler.report.json import to_plain
+from sp_profiler.report.model import Report
+
+PAGE = "index.html"
+DATA = "comparison.json"
+
+
+def comparison(reports: Sequence[Report]) -> dict[str, Any]:
+    """What each run was and its figures, per rank and in total."""
+    return {
+        "schema": "sp-profile/comparison",
+        "schema_version": 1,
+        "tool": {"name": "sp-profiler", "version": __version__},
+        "runs": [
+            {
+                "name": report.run.name,
+                "workload": to_plain(report.run.workload),
+                "summary": report.summary,
+                "totals": to_plain(report.totals),
+                "ranks": to_plain(report.ranks),
+            }
+            for report in reports
+        ],
+    }
+
+
+def render(reports: Sequence[Report], output: str) -> str:
+    """The comparison as text: "json", or "markdown" (the side-by-side table)."""
+    if output == "json":
+        return json.dumps(comparison(reports), indent=1) + "\n"
+    table = compare_table(reports)
+    header = ["run", *(f"{column.label} ({column.unit})" for column in table.columns)]
+    lines = ["| " + " | ".join(header) + " |", "|---|" + "---:|" * len(table.columns)]
+    for label, cells in table.rows:
+        name = visible(label).replace("|", "\\|")
+        lines.append("| " + " | ".join([name, *cells]) + " |")
+    return "\n".join([*lines, "", table.note, ""])
+
+
+def save(reports: Sequence[Report], folder: Path, title: str, links: Sequence[str | None]) -> Path:
+    """Write `index.html` and `comparison.json` into the folder; returns the page.
+
+    `links` are the runs' own pages, relative to the folder.
+    """
+    from sp_profiler.report import html
+
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / PAGE, html.render_comparison(reports, title, links))
+    write_atomically(folder / DATA, render(reports, "json"))
+    return folder / PAGE

@@ -1,0 +1,70 @@
+"""From a report to files: which file each format makes, and where it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from sp_profiler.errors import UsageError
+from sp_profiler.files import write_atomically
+from sp_profiler.report.model import Report
+
+SINGLE_FILE = {"json": "report.json", "html": "report.html", "markdown": "report.md"}
+TABLE_FORMATS = ("csv", "parquet")
+
+
+def file_names(formats: Sequence[str]) -> list[str]:
+    """The names of all files that these formats make of one report."""
+    names = [SINGLE_FILE[one] for one in formats if one in SINGLE_FILE]
+    if any(one in TABLE_FORMATS for one in formats):
+        from sp_profiler.report.tables import TABLES
+
+        names += [f"{table}.{one}" for one in formats if one in TABLE_FORMATS for table in TABLES]
+    return names
+
+
+def render(report: Report, output: str) -> dict[str, str | bytes]:
+    """What one format makes of a report: file name to content."""
+    from sp_profiler.report import html, json, markdown, tables
+
+    if output == "csv":
+        return {f"{name}.csv": text for name, text in tables.csv_tables(report).items()}
+    if output == "parquet":
+        return {f"{name}.parquet": data for name, data in tables.parquet_tables(report).items()}
+    return {SINGLE_FILE[output]: {"json": json, "html": html, "markdown": markdown}[output].render(report)}
+
+
+def is_one_file(out: Path, formats: Sequence[str], runs: int) -> bool:
+    """Whether `out` names the file itself: one run in one format, and no folder of that name."""
+    return runs == 1 and len(formats) == 1 and formats[0] in SINGLE_FILE and not out.is_dir()
+
+
+def refuse_existing(paths: Sequence[Path], force: bool) -> None:
+    """UsageError when one of these files exists; called before the work, not after it."""
+    there = [path for path in paths if path.exists()]
+    if there and not force:
+        raise UsageError(f"{there[0]} exists already: choose another name or add --force")
+
+
+def save(report: Report, formats: Sequence[str], folder: Path, *, force: bool) -> list[Path]:
+    """Write a report into a folder (made if need be) in each format; returns the files."""
+    files = {name: content for one in formats for name, content in render(report, one).items()}
+    refuse_existing([folder / name for name in files], force)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        write_atomically(folder / name, content)
+    return [folder / name for name in files]
+
+
+def save_as(report: Report, output: str, path: Path, *, force: bool) -> list[Path]:
+    """Write a report in one single-file format to exactly `path`."""
+    refuse_existing([path], force)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, next(iter(render(report, output).values())))
+    return [path]
+
+
+def as_text(report: Report, output: str) -> str:
+    """A report in a text format, to be printed."""
+    content = next(iter(render(report, output).values()))
+    return content if isinstance(content, str) else content.decode("utf-8")
