@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from sp_profiler.report.model import Report
 
 TITLE = "Tensor and sequence parallelism, without and with overlap"
-PAGE = "index.html"
-COMPARISON = "comparison.json"
 
 
 @dataclass(frozen=True)
@@ -55,6 +52,7 @@ DEFAULTS = {"warmup": 1, "active_steps": 2}
 def run_demo(args: argparse.Namespace) -> int:
     """Run the four parts one after the other; returns the exit code."""
     from sp_profiler.record.workload import choose_backend
+    from sp_profiler.report import comparison
 
     for name, value in DEFAULTS.items():
         if getattr(args, name) is None:
@@ -68,7 +66,7 @@ def run_demo(args: argparse.Namespace) -> int:
             _run_part(args, part, config, backend, pending, live)
             for part, config in zip(PARTS, configs, strict=True)
         ]
-        write_comparison(reports, pending.path)
+        comparison.save(reports, pending.path, TITLE, [f"{part.name}/report.html" for part in PARTS])
         folder = pending.publish()
     show_comparison(reports, folder, args.json)
     return EXIT_OK
@@ -100,46 +98,15 @@ def _run_part(
     return report
 
 
-def comparison(reports: Sequence[Report]) -> dict[str, Any]:
-    """The runs side by side, as JSON values: what each was and its figures, per rank and in total."""
-    from sp_profiler import __version__
-    from sp_profiler.report.json import to_plain
-
-    return {
-        "schema": "sp-profile/comparison",
-        "schema_version": 1,
-        "tool": {"name": "sp-profiler", "version": __version__},
-        "runs": [
-            {
-                "name": report.run.name,
-                "workload": to_plain(report.run.workload),
-                "summary": report.summary,
-                "totals": to_plain(report.totals),
-                "ranks": to_plain(report.ranks),
-            }
-            for report in reports
-        ],
-    }
-
-
-def write_comparison(reports: Sequence[Report], folder: Path) -> None:
-    """`index.html` and `comparison.json` beside the folders of the runs."""
-    from sp_profiler.files import write_atomically
-    from sp_profiler.report import html
-
-    write_atomically(folder / PAGE, html.render_comparison(reports, TITLE))
-    write_atomically(folder / COMPARISON, json.dumps(comparison(reports), indent=1) + "\n")
-
-
 def show_comparison(reports: Sequence[Report], folder: Path, as_json: bool) -> None:
     """The side-by-side table and where the page is, or JSON, on stdout."""
     from rich.console import Console
 
     from sp_profiler.cli.run import shown
-    from sp_profiler.report import terminal
+    from sp_profiler.report import comparison, terminal
 
     if as_json:
-        sys.stdout.write(json.dumps(comparison(reports), indent=1) + "\n")
+        sys.stdout.write(comparison.render(reports, "json"))
         return
     terminal.print_comparison(reports, Console())
-    print(f"\nreport: {shown(folder / PAGE)}")
+    print(f"\nreport: {shown(folder / comparison.PAGE)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from sp_profiler.record.progress import Progress
 
 LOG_END_LINES = 15
 
-_NOISE = re.compile(r"^USDT:|\[W\d{4} .*CPUAllocator\.cpp|^\s*$")
+_NOISE = re.compile(
+    r"""^USDT:|\[W\d{4} .*CPUAllocator\.cpp|^\s*$|File "<frozen |sp_profiler/record/rank\.py"""
+)
 _EXIT = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")
 _PEER_GONE = re.compile(
     r"Connection (closed by peer|reset by peer|refused)|Broken pipe|Socket closed|remote process exited"
@@ -82,12 +85,44 @@ def first_failure(states: dict[int, Progress], ranks: int, launcher_log: str, co
     return Failure(None, f"the launcher left with code {code}")
 
 
-def where_it_hangs(log: Path) -> str | None:
-    """The innermost Python frame of the last stack dump in a rank's log, `name (file.py:12)`."""
+@dataclass(frozen=True)
+class Place:
+    """Where a rank is stuck. `waits`: in a collective, so perhaps only because another rank is late."""
+
+    text: str  # `sleep_forever (train.py:12)`
+    waits: bool
+
+
+def where_it_hangs(log: Path) -> Place | None:
+    """The place that the last stack dump in a rank's log shows, None without a dump."""
     if not log.exists():
         return None
-    dumps = log.read_text(errors="replace").rpartition("Current thread ")[2]
-    for line in dumps.splitlines():
-        if frame := _FRAME.match(line):
-            return f"{frame['function']} ({Path(frame['file']).name}:{frame['line']})"
-    return None
+    _, dump, text = log.read_text(errors="replace").rpartition("Current thread ")
+    frames = [found for line in text.splitlines() if (found := _FRAME.match(line))] if dump else []
+    if not frames:
+        return None
+    innermost = frames[0]
+    name = f"{innermost['function']} ({Path(innermost['file']).name}:{innermost['line']})"
+    # a handle's wait() is no Python frame: what shows is our own helper that calls it
+    waits = any(frame["file"].endswith("workloads/communication.py") for frame in frames[:2])
+    return Place(name, waits or any("/torch/distributed/" in frame["file"] for frame in frames))
+
+
+def describe_hang(places: Mapping[int, Place | None]) -> tuple[int, str]:
+    """The rank to look at first, and a clause that names the stuck ranks of `places`.
+
+    A rank in a collective only waits, as long as another one is stuck elsewhere.
+    """
+    waiting = [rank for rank, place in places.items() if place is not None and place.waits]
+    stuck = [rank for rank in places if rank not in waiting] or waiting
+    others = [rank for rank in waiting if rank not in stuck]
+
+    def named(ranks: Sequence[int], verb: str) -> str:
+        parts = []
+        for rank in ranks:
+            place = places[rank]
+            parts.append(f"rank {rank} {verb}" + (f" in {place.text}" if place is not None else ""))
+        return ", ".join(parts)
+
+    clause = named(stuck, "hangs")
+    return stuck[0], f"{clause}; {named(others, 'waits for it')}" if others else clause

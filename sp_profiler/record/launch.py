@@ -13,11 +13,13 @@ from pathlib import Path
 
 from sp_profiler.errors import UsageError, WorkloadError
 from sp_profiler.record import progress
-from sp_profiler.record.failures import first_failure, log_end, log_path, where_it_hangs
+from sp_profiler.record.failures import describe_hang, first_failure, log_end, log_path, where_it_hangs
 from sp_profiler.record.processes import Tree, interruptible
 from sp_profiler.record.progress import Progress
 
 POLL_S = 0.1
+START_S = 60.0
+"""The least time given to start: importing torch takes long on a busy machine and shows no progress."""
 LAUNCHER_LOG = "launcher.log"
 
 OnProgress = Callable[[dict[int, Progress]], None]
@@ -103,10 +105,14 @@ def _watch(job: Job, tree: Tree, progress_dir: Path, on_progress: OnProgress) ->
         now = (states, [log.stat().st_size if log.exists() else 0 for log in logs])
         if now != seen:
             seen, moved_at = now, time.monotonic()
-        elif time.monotonic() - moved_at > job.timeout_s:
+        elif time.monotonic() - moved_at > max(job.timeout_s, 0 if _all_training(job, states) else START_S):
             raise _hang(job, tree, states)
         time.sleep(POLL_S)
     on_progress(progress.read(progress_dir))
+
+
+def _all_training(job: Job, states: Mapping[int, Progress]) -> bool:
+    return all(rank in states and states[rank].phase != "starting" for rank in range(job.ranks))
 
 
 def _with_log(sentence: str, log: Path, whose: str) -> WorkloadError:
@@ -123,7 +129,7 @@ def _death(job: Job, states: dict[int, Progress], launcher_log: Path, code: int)
 
 
 def _hang(job: Job, tree: Tree, states: dict[int, Progress]) -> WorkloadError:
-    """Ask the ranks where they are, then put the stuck ones into words: those with the fewest steps."""
+    """Ask the ranks where they are, then put those with the fewest steps into words."""
     waiting = [rank for rank in range(job.ranks) if rank not in states or not states[rank].ended]
     if not waiting:  # all said they were done, and yet some process stays
         return WorkloadError(f"the ranks finished but did not exit within {job.timeout_s:g} s")
@@ -133,18 +139,13 @@ def _hang(job: Job, tree: Tree, states: dict[int, Progress]) -> WorkloadError:
             os.kill(states[rank].pid, signal.SIGUSR1)
     time.sleep(1.0)  # the stacks are written by the ranks themselves
     fewest = progress.slowest(states, waiting)
-    stuck = [rank for rank in waiting if rank not in states or states[rank].steps == fewest]
-    places: list[str] = []
-    for rank in stuck:
-        place = where_it_hangs(log_path(job.log_dir, rank))
-        places.append(f"rank {rank} in {place}" if place else f"rank {rank}")
-    names = ", ".join(str(rank) for rank in stuck)
+    behind = [rank for rank in waiting if rank not in states or states[rank].steps == fewest]
+    first, clause = describe_hang({rank: where_it_hangs(log_path(job.log_dir, rank)) for rank in behind})
     sentence = (
-        f"no rank made progress for {job.timeout_s:g} s after {fewest} finished steps; "
-        f"rank{'s' if len(stuck) > 1 else ''} {names} of {job.ranks} hang{'' if len(stuck) > 1 else 's'} "
-        f"({'; '.join(places)}); --timeout gives more time"
+        f"no rank made progress for {job.timeout_s:g} s after {fewest} finished steps: {clause} "
+        "(--timeout gives more time)"
     )
-    return _with_log(sentence, log_path(job.log_dir, stuck[0]), f"the log of rank {stuck[0]}")
+    return _with_log(sentence, log_path(job.log_dir, first), f"the log of rank {first}")
 
 
 def run_command(

@@ -16,6 +16,7 @@ import signal
 import sys
 import traceback
 from pathlib import Path
+from types import TracebackType
 
 from sp_profiler.record import progress
 from sp_profiler.record.processes import die_with_parent
@@ -65,11 +66,19 @@ def main() -> None:
         if leaving.code not in (None, 0):
             progress.report("failed", error=f"it left with code {leaving.code}")
             raise
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - whatever ended it is told and ends this process
         words = traceback.format_exception_only(error)[-1].strip()
         progress.report("failed", error=words)
-        raise
+        traceback.print_exception(type(error), error, _without_our_frames(error.__traceback__))
+        sys.exit(1)
     progress.report("finished")
+
+
+def _without_our_frames(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback from the module's own first frame on."""
+    while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>"):
+        trace = trace.tb_next
+    return trace
 
 
 if __name__ == "__main__":
