@@ -23,9 +23,9 @@ class Hiding:
 class LeftOut:
     """What no window covers, per reason and kind. `ns` is a union, so windows + left out = all."""
 
-    reason: str  # before-first-window | after-last-window
-    kind: str  # communication | computation | memory
-    events: int
+    reason: str  # before-first-window | after-last-window | between-windows
+    kind: str  # communication | computation | memory; a fused kernel is in the first two, as in C and K
+    events: int  # those that lie there at least in part
     ns: int
 
 
@@ -64,6 +64,9 @@ class Figures:
     partner_unknown: int | None  # collectives without a known partner, left out of the three figures above
     hiding_by_purpose: dict[str, Hiding]
     step_ns_if_all_hidden: int | None
+    # Kernels that compute and communicate at once: in comm_ns, compute_ns and overlapped_ns, listed apart
+    # because their overlap is by construction, not measured hiding. Never in the hiding figures above.
+    fused_ns: int | None = None
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,12 @@ class Partner:
 
 @dataclass(frozen=True)
 class CollectiveFigures:
-    """One collective of one rank."""
+    """One collective of one rank.
+
+    `start_ns` and `dur_ns` are those of the trace. `overlapped_ns`, `exposed_ns` and `exposed_share_ns` count
+    what lies inside the chosen windows, so that the shares sum to the rank's `exposed_ns`; where that is less
+    than the whole, `note` says so. Otherwise `overlapped_ns + exposed_ns == dur_ns`.
+    """
 
     id: int
     rank: int | None
@@ -139,7 +147,11 @@ class CollectiveFigures:
 
 @dataclass(frozen=True)
 class GroupFigures:
-    """One process group over the whole run."""
+    """One process group over the whole run, inside the chosen windows.
+
+    `comm_ns` and `overlapped_ns` are of the union of its collectives, `exposed_share_ns` the sum of their
+    shares. `bytes` is None when the size of any of them is not known.
+    """
 
     group: str
     ranks: list[int]
@@ -154,7 +166,7 @@ class GroupFigures:
 
 @dataclass(frozen=True)
 class GemmFigures:
-    """GEMMs of one shape, dtype and role over the whole run."""
+    """GEMMs of one kernel name, shape, dtype and role that ran inside the chosen windows."""
 
     name: str
     shape: str | None
@@ -181,8 +193,29 @@ class Segment:
 
 
 @dataclass(frozen=True)
+class Known:
+    """How much of a total is known; `ratio` is None where there was nothing to know."""
+
+    known_ns: int = 0
+    total_ns: int = 0
+
+    @property
+    def ratio(self) -> float | None:
+        return self.known_ns / self.total_ns if self.total_ns else None
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Time-weighted shares of what was known, with their weights so that ranks can be added."""
+
+    gemm_role: Known = Known()  # GEMM time whose role is known
+    purpose: Known = Known()  # communication time whose purpose is known
+    comm_metadata: Known = Known()  # communication time whose op, group and bytes are all known
+
+
+@dataclass(frozen=True)
 class RankResult:
-    """Everything the per-rank analyses say about one trace."""
+    """Everything the per-rank analyses say about one trace. `groups` and `gemms` are device by device."""
 
     ranks: tuple[RankFigures, ...]  # one per device
     steps: tuple[StepFigures, ...]
@@ -193,3 +226,4 @@ class RankResult:
     purpose_known_ratio: float | None
     comm_metadata_ratio: float | None
     ledger: tuple[LedgerEntry, ...]
+    coverage: Coverage = field(default_factory=lambda: Coverage())  # what the three ratios are made of

@@ -1,0 +1,201 @@
+"""Which GEMMs ran, of which shape, in which role, and how fast.
+
+FLOP = 2·B·M·N·K of the operator that launched the kernel; where an operator launched several GEMM kernels
+its FLOP are divided among them by their time.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from sp_profiler.analysis.intervals import sum_by
+from sp_profiler.analysis.results import GemmFigures, Known
+from sp_profiler.analysis.steps import Windows
+from sp_profiler.classify.dtypes import dtype_name
+from sp_profiler.classify.links import first_with_key
+from sp_profiler.classify.tables import Activities, Classified, Kind, Role
+from sp_profiler.trace.tables import NONE, Category, Int64, Trace
+
+# Where an operator's two matrices stand among its inputs; `linear` has its second one transposed.
+_OPERANDS = {
+    "mm": (0, 1),
+    "bmm": (0, 1),
+    "matmul": (0, 1),
+    "linear": (0, 1),
+    "_scaled_mm": (0, 1),
+    "_int_mm": (0, 1),
+    "addmm": (1, 2),
+    "addmm_": (1, 2),
+    "baddbmm": (1, 2),
+    "baddbmm_": (1, 2),
+    "_addmm_activation": (1, 2),
+}
+
+
+@dataclass(frozen=True)
+class GemmShape:
+    """(b, m, k) @ (b, k, n)."""
+
+    b: int
+    m: int
+    n: int
+    k: int
+
+    @property
+    def flop(self) -> int:
+        return 2 * self.b * self.m * self.n * self.k
+
+    def __str__(self) -> str:
+        batch = f"B={self.b} " if self.b > 1 else ""
+        return f"{batch}M={self.m} N={self.n} K={self.k}"
+
+
+def gemm_shape(operator: str, dims: str | None) -> GemmShape | None:
+    """The shape of a matrix product from its operator and its `Input Dims` (JSON text).
+
+    None for an operator that is no plain product, or dims that were not recorded or do not fit together.
+    """
+    places = _OPERANDS.get(operator.removeprefix("aten::"))
+    if places is None or not dims:
+        return None
+    a, b = (_dims_at(dims, place) for place in places)
+    if not a or not b:
+        return None
+    if operator.endswith("linear"):
+        b = [*b[:-2], *reversed(b[-2:])]
+    if len(a) == 1:
+        a = [1, *a]
+    if len(b) == 1:
+        b = [*b, 1]
+    if a[-1] != b[-2]:
+        return None
+    if len(b) == 2:
+        return GemmShape(1, math.prod(a[:-1]), b[-1], a[-1])
+    rank = max(len(a), len(b))
+    pairs = zip(_padded(a, rank)[:-2], _padded(b, rank)[:-2], strict=True)
+    return GemmShape(math.prod(max(pair) for pair in pairs), a[-2], b[-1], a[-1])
+
+
+def _dims_at(dims: str, place: int) -> list[int] | None:
+    try:
+        value = json.loads(dims)[place]
+    except (ValueError, IndexError, TypeError, KeyError):
+        return None  # not recorded, or damaged: the GEMM is then listed without its shape
+    if isinstance(value, list) and value and all(isinstance(size, int) for size in value):
+        return value
+    return None
+
+
+def _padded(sizes: list[int], rank: int) -> list[int]:
+    return [1] * (rank - len(sizes)) + sizes
+
+
+def gemm_dtype(operator: str, types: str | None) -> str | None:
+    """torch's name of the first matrix's dtype, from `Input type` (JSON text)."""
+    place = _OPERANDS.get(operator.removeprefix("aten::"), (0, 1))[0]
+    try:
+        word: Any = json.loads(types or "null")[place]
+    except (ValueError, IndexError, TypeError, KeyError):
+        return None
+    return dtype_name(word) if isinstance(word, str) else None
+
+
+def linked_operators(trace: Trace, activities: Activities, rows: Int64, is_cpu_only: bool) -> Int64:
+    """The event row of the CPU operator that launched each activity, NONE where the trace does not say.
+
+    By `External id`, the kernel's own or that of its launching runtime call. On the CPU an activity is a
+    stretch of the operator itself.
+    """
+    events = trace.events
+    event = activities.event[rows]
+    if is_cpu_only:
+        return event
+    calls = np.flatnonzero((events.category == Category.RUNTIME) & (events.correlation > 0))
+    correlation = np.where(events.correlation[event] > 0, events.correlation[event], NONE)
+    call = first_with_key(events.correlation[calls], calls, correlation)
+    external = events.external_id[event]
+    if np.array_equal(external, events.correlation[event]):
+        external = np.full(len(rows), NONE, np.int64)  # some versions write the correlation there
+    external = np.where((external <= 0) & (call != NONE), events.external_id[call], external)
+    operators = np.flatnonzero((events.category == Category.CPU_OP) & (events.external_id > 0))
+    wanted = np.where(external > 0, external, NONE)
+    return first_with_key(events.external_id[operators], operators, wanted)
+
+
+def gemm_figures(
+    trace: Trace, classified: Classified, rows: Int64, windows: Windows
+) -> tuple[list[GemmFigures], Known]:
+    """The GEMMs among `rows` that run in a window, by (name, shape, dtype, role), longest total first.
+
+    Also how much of their time has a known role. TFLOP/s are None on the CPU, where a core's share says
+    nothing of the machine.
+    """
+    activities = classified.activities
+    rows = rows[activities.is_gemm[rows] & np.isin(activities.kind[rows], (Kind.COMPUTATION, Kind.FUSED))]
+    rows = rows[windows.covered.overlap(activities.start_ns[rows], activities.end_ns[rows]) > 0]
+    if len(rows) == 0:
+        return [], Known()
+    dur = activities.end_ns[rows] - activities.start_ns[rows]
+    role = activities.role[rows].astype(np.int64)
+    known = Known(int(dur[role != Role.UNKNOWN].sum()), int(dur.sum()))
+    operator = linked_operators(trace, activities, rows, classified.is_cpu_only)
+    return _by_shape(trace, activities, rows, operator, classified.is_cpu_only), known
+
+
+def _by_shape(
+    trace: Trace, activities: Activities, rows: Int64, operator: Int64, is_cpu_only: bool
+) -> list[GemmFigures]:
+    events = trace.events
+    dur = activities.end_ns[rows] - activities.start_ns[rows]
+
+    def of_operator(column: np.ndarray) -> Int64:
+        return np.where(operator == NONE, NONE, column[operator]).astype(np.int64)
+
+    described = (events.name, events.dims, events.types)
+    table = np.stack(
+        (
+            activities.name[rows].astype(np.int64),
+            activities.role[rows].astype(np.int64),
+            *(of_operator(column) for column in described),
+        )
+    )
+    kinds, kind = np.unique(table, axis=1, return_inverse=True)
+    kind = kind.ravel()
+    # On the CPU one operator is many stretches; the operator is what counts.
+    per_kind = np.unique(np.stack((kind, activities.event[rows])), axis=1)[0]
+    count = np.bincount(per_kind, minlength=kinds.shape[1])
+    total = sum_by(kind, dur, kinds.shape[1])
+    operations = _operations(kind, operator, dur, kinds.shape[1])
+
+    merged: dict[tuple[str, str | None, str | None, str], GemmFigures] = {}
+    flop: dict[tuple[str, str | None, str | None, str], float | None] = {}
+    for i, (name, role, op, dims, types) in enumerate(kinds.T.tolist()):
+        op_name = trace.strings[op] or ""
+        shape = gemm_shape(op_name, trace.strings[dims])
+        dtype = gemm_dtype(op_name, trace.strings[types])
+        text = None if shape is None else str(shape)
+        key = (trace.strings[name] or "", text, dtype, Role(role).name.lower())
+        old = merged.get(key) or GemmFigures(*key, count=0, total_ns=0, tflops=None)
+        merged[key] = replace(old, count=old.count + int(count[i]), total_ns=old.total_ns + int(total[i]))
+        if shape is not None and not is_cpu_only:
+            flop[key] = (flop.get(key) or 0.0) + shape.flop * float(operations[i])
+    gemms = [_with_speed(one, flop.get(key)) for key, one in merged.items()]
+    return sorted(gemms, key=lambda g: (-g.total_ns, g.name, g.shape or "", g.role, g.dtype or ""))
+
+
+def _operations(kind: Int64, operator: Int64, dur: Int64, kinds: int) -> np.ndarray:
+    """How many operators' work each kind of GEMM did; an operator's kernels share it by their time."""
+    _, which = np.unique(operator, return_inverse=True)
+    of_operator = sum_by(which, dur, int(which.max()) + 1)[which]
+    part = np.where(operator == NONE, 0.0, dur / np.maximum(of_operator, 1))
+    return np.bincount(kind, weights=part, minlength=kinds)
+
+
+def _with_speed(gemm: GemmFigures, flop: float | None) -> GemmFigures:
+    known = flop and gemm.total_ns
+    return replace(gemm, tflops=flop / gemm.total_ns / 1e3 if known and flop else None)
