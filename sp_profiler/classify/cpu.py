@@ -1,0 +1,272 @@
+"""CPU-only (gloo) files (DESIGN: CPU runs): the CPU is one device, operators' self time its computation.
+
+Communication is every `gloo:*` range, on whatever thread. Computation: on each thread every instant
+belongs to the innermost operator that covers it, and counts when that operator computes. Neither leaf
+operators (`aten::mm` has children) nor outermost ones (a functional collective waits inside an outer
+`aten::mm`) would measure overlap rightly.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from sp_profiler.classify.collectives import full_elements, range_bytes, tensors, unified_op
+from sp_profiler.classify.context import Context, annotated_phase
+from sp_profiler.classify.dtypes import dtype_bytes, dtype_name
+from sp_profiler.classify.gemm import Evidence, decide_roles, is_gemm_op
+from sp_profiler.classify.gloo import gloo_rows, is_gloo, is_point_to_point, match_launches
+from sp_profiler.classify.nesting import build_nest, last_exceeding, thread_numbers
+from sp_profiler.classify.phases import is_autograd_node
+from sp_profiler.classify.purpose import decide_purpose
+from sp_profiler.classify.steps import steps_at
+from sp_profiler.classify.tables import Activities, Collective, Group, Kind, Role
+from sp_profiler.trace.tables import NONE, Bool, Category, Int64, Trace
+
+_NO_COMPUTATION = re.compile(
+    r"^(?:c10d|_?c10d_functional\w*|_dtensor|symm_mem|autograd|profiler|torch|record_param_comms|sp)(?:::|\.|$)"
+    r"|^Optimizer\."
+)
+_NAMESPACED = re.compile(r"^[A-Za-z_]\w*::\w")
+
+
+def computes(name: str) -> bool:
+    """Whether an operator of this name is computation when it is the innermost one.
+
+    It is in `aten::` or a user's namespace, and neither a collective (`c10d::*`), an autograd node, the
+    optimizer's frame nor a range.
+    """
+    return bool(_NAMESPACED.match(name)) and not (
+        _NO_COMPUTATION.match(name) or is_autograd_node(name) or is_gloo(name)
+    )
+
+
+@dataclass(frozen=True)
+class Stretches:
+    """Maximal stretches of time in which one operator is the innermost of its thread."""
+
+    row: Int64
+    start_ns: Int64
+    end_ns: Int64
+
+
+def innermost_stretches(trace: Trace) -> Stretches:
+    """Divide each thread's time among its innermost operators; empty stretches are left out."""
+    events = trace.events
+    nest = build_nest(events, (Category.CPU_OP,))
+    if not len(nest.row):
+        return Stretches(*(np.empty(0, np.int64) for _ in range(3)))
+    start, end = events.start_ns[nest.row], events.end_ns[nest.row]
+    first = np.flatnonzero(np.diff(nest.thread, prepend=-1))
+    borders: list[Int64] = []
+    opened: list[Int64] = []
+    for low, high in zip(first.tolist(), [*first[1:].tolist(), len(start)], strict=True):
+        times = np.unique(np.concatenate((start[low:high], end[low:high])))
+        borders.append(times)
+        opened.append(low + np.searchsorted(start[low:high], times, side="right"))
+    time, before = np.concatenate(borders), np.concatenate(opened).astype(np.int64)
+    thread = np.repeat(np.arange(len(borders)), [len(times) for times in borders])
+    inner = last_exceeding(end, before, time)
+    inner = np.where((inner != NONE) & (nest.thread[inner] == thread), inner, NONE)
+    # The last border of a thread opens nothing: no operator ends after it.
+    change = np.flatnonzero((np.diff(inner, prepend=-2) != 0) | (np.diff(thread, prepend=-1) != 0))
+    until = np.append(time[change[1:]], time[-1])
+    holds = inner[change] != NONE
+    return Stretches(nest.row[inner[change][holds]], time[change][holds], until[holds])
+
+
+def _worker_threads(trace: Trace, gloo: Int64, rows: Int64) -> Bool:
+    """Which of `rows` ran on a thread that carries a gloo range other than send/recv."""
+    names = trace.events.name[gloo]
+    carries = gloo[~trace.strings.match(names, is_point_to_point)]
+    both = thread_numbers(trace.events, np.concatenate((carries, rows)))
+    return np.isin(both[len(carries) :], both[: len(carries)])
+
+
+def classify_cpu(context: Context) -> tuple[Activities, tuple[Collective, ...]]:
+    """Activities and collectives of a CPU-only file."""
+    trace, events = context.trace, context.trace.events
+    gloo = gloo_rows(trace)
+    stretches = innermost_stretches(trace)
+    counts = trace.strings.match(events.name[stretches.row], computes)
+    counts &= ~_worker_threads(trace, gloo, stretches.row)
+    launched = match_launches(context, gloo)
+
+    row = np.concatenate((gloo, stretches.row[counts]))
+    start = np.concatenate((events.start_ns[gloo], stretches.start_ns[counts]))
+    end = np.concatenate((events.end_ns[gloo], stretches.end_ns[counts]))
+    communicates = np.arange(len(row)) < len(gloo)
+    # Where it was launched: an operator from its own place, a collective from its launcher's.
+    position = np.concatenate((launched.position, context.nest.position[stretches.row[counts]]))
+    order = np.lexsort((row, start))
+    row, start, end = row[order], start[order], end[order]
+    communicates, position = communicates[order], position[order]
+
+    computing = np.flatnonzero(~communicates)
+    role = np.full(len(row), Role.UNKNOWN, dtype=np.int8)
+    rule = np.zeros(len(row), dtype=np.int32)
+    is_gemm = trace.strings.match(events.name[row], is_gemm_op) & ~communicates
+    phase = context.phases.phase[position]
+    role[computing], rule[computing] = decide_roles(
+        _evidence(context, position[computing], phase[computing], is_gemm[computing]), context.annotations
+    )
+    launch_ns = context.start_at(position)
+    collective = np.full(len(row), NONE, dtype=np.int32)
+    collective[communicates] = np.arange(len(gloo), dtype=np.int32)
+    annotations = context.annotations
+    activities = Activities(
+        event=row,
+        name=events.name[row],
+        device=np.zeros(len(row), dtype=np.int32),
+        stream=_in_order_of_appearance(thread_numbers(events, row)),
+        start_ns=start,
+        end_ns=end,
+        kind=np.where(communicates, np.int8(Kind.COMMUNICATION), np.int8(Kind.COMPUTATION)),
+        role=role,
+        role_rule=rule,
+        phase=phase.astype(np.int8),
+        launch_ns=launch_ns,
+        step=steps_at(context.steps, launch_ns),
+        module=context.module_at(annotations.with_module[position]).astype(np.int32),
+        layer=context.layer_at(annotations.with_layer[position]).astype(np.int32),
+        is_gemm=is_gemm,
+        range_start_ns=context.start_at(annotations.innermost[position]),
+        node=context.row_at(context.phases.node[position]),
+        collective=collective,
+    )
+    return activities, _collectives(context, activities, position, launched.annotated)
+
+
+def _evidence(context: Context, position: Int64, phase: np.ndarray, is_gemm: Bool) -> Evidence:
+    nothing = np.zeros(len(position), dtype=np.bool_)
+    return Evidence(
+        context.annotations.innermost_compute[position],
+        context.annotations.inside_recompute[position],
+        context.phases.optimizer[position],
+        context.attention[position],
+        phase,
+        is_gemm,
+        nothing,
+        nothing,
+        nothing,
+        nothing,
+    )
+
+
+def _in_order_of_appearance(numbers: Int64) -> Int64:
+    _, first, inverse = np.unique(numbers, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[inverse.reshape(-1)].astype(np.int64)
+
+
+def _collectives(
+    context: Context, activities: Activities, position: Int64, annotated: bool
+) -> tuple[Collective, ...]:
+    found: list[Collective] = []
+    for activity in np.flatnonzero(activities.collective != NONE).tolist():
+        launcher = int(position[activity])
+        if launcher != NONE and annotated:
+            found.append(_from_annotation(context, activities, activity, launcher))
+        else:
+            found.append(_from_range(context, activities, activity, launcher))
+    posted = sum(not collective.bandwidth_known for collective in found)
+    if posted:
+        context.ledger.add(
+            "p2p-interval-is-post-to-wait",
+            "assumption",
+            "gloo's send/recv ranges run from post to wait on the calling thread and say nothing of the "
+            "transfer: they count as communication and get no bandwidth",
+            count=posted,
+        )
+    return tuple(found)
+
+
+def _from_annotation(context: Context, activities: Activities, activity: int, launcher: int) -> Collective:
+    """A collective whose metadata are its sp::comm range."""
+    annotation = context.annotations.range_at(launcher)
+    fields = annotation.fields
+    purpose, purpose_rule = decide_purpose(annotation)
+    launch, launch_end = context.span_at(launcher)
+    wait = context.waits.of_range(annotation, launch) if annotation.is_async is not False else None
+    stated = annotated_phase(annotation)
+    if stated is not None:
+        activities.phase[activity] = stated
+    return Collective(
+        activity=activity,
+        op=unified_op(fields.get("op")),
+        group=context.book.from_key(fields.get("group")),
+        bytes=annotation.bytes,
+        dtype=dtype_name(fields.get("dtype")),
+        seq=annotation.seq,
+        is_async=annotation.is_async,
+        purpose=purpose,
+        purpose_rule=purpose_rule,
+        module=annotation.module,
+        layer=annotation.layer,
+        partner_what=fields.get("partner"),
+        launch_ns=launch,
+        launch_end_ns=launch_end,
+        wait_start_ns=wait[0] if wait is not None else None,
+        wait_end_ns=wait[1] if wait is not None else None,
+        bandwidth_known=not _is_posted(context, activities, activity),
+    )
+
+
+def _from_range(context: Context, activities: Activities, activity: int, launcher: int) -> Collective:
+    """A collective without annotation: what its own range and its c10d operator say."""
+    events, strings = context.trace.events, context.trace.strings
+    row = int(activities.event[activity])
+    group = context.book.only_group()
+    op = unified_op(strings[int(activities.name[activity])])
+    nbytes, dtype = range_bytes(op, strings[int(events.dims[row])], strings[int(events.types[row])])
+    launch = launch_end = None
+    if launcher != NONE:
+        operator = int(context.nest.row[launcher])
+        launch, launch_end = context.span_at(launcher)
+        op = unified_op(strings[int(events.name[operator])]) or op
+        nbytes = _operator_bytes(context, op, operator, dtype, group)
+    purpose, purpose_rule = decide_purpose(None)
+    return Collective(
+        activity=activity,
+        op=op,
+        group=group,
+        bytes=nbytes,
+        dtype=dtype,
+        seq=None,
+        is_async=None,
+        purpose=purpose,
+        purpose_rule=purpose_rule,
+        module=None,
+        layer=None,
+        partner_what=None,
+        launch_ns=launch,
+        launch_end_ns=launch_end,
+        wait_start_ns=None,
+        wait_end_ns=None,
+        bandwidth_known=not _is_posted(context, activities, activity),
+    )
+
+
+def _operator_bytes(
+    context: Context, op: str | None, operator: int, dtype: str | None, group: Group | None
+) -> int | None:
+    """Bytes by the tensors of a c10d operator: the greatest is the full one, in list forms one shard."""
+    events, strings = context.trace.events, context.trace.strings
+    width = dtype_bytes(dtype)
+    given = [
+        count
+        for count, _ in tensors(strings[int(events.dims[operator])], strings[int(events.types[operator])])
+    ]
+    if width is None or not given:
+        return None
+    if op in ("all_gather", "reduce_scatter") and len(set(given)) == 1:
+        shard = given[0]
+        size = group.size if group is not None else None
+        return None if size is None else (full_elements(op, shard, shard, size) or 0) * width
+    whole = sum(given) if op == "all_reduce" else max(given)
+    return whole * width
+
+
+def _is_posted(context: Context, activities: Activities, activity: int) -> bool:
+    return is_point_to_point(context.trace.strings[int(activities.name[activity])] or "")

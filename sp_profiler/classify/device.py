@@ -1,0 +1,281 @@
+"""Files with device events: what each kernel, copy and memset is, and where it was launched from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sp_profiler.classify.collectives import (
+    SEND_RECV,
+    collective_bytes,
+    is_collective,
+    peers_of,
+    range_bytes,
+    unified_op,
+)
+from sp_profiler.classify.context import Context, annotated_phase
+from sp_profiler.classify.dtypes import dtype_name
+from sp_profiler.classify.gemm import Evidence, decide_roles
+from sp_profiler.classify.kernels import (
+    PEER_COPY,
+    KernelFacts,
+    activity_facts,
+    is_graph_launch,
+    is_nccl_kernel,
+    is_peer_copy_call,
+)
+from sp_profiler.classify.links import Links, link_launches
+from sp_profiler.classify.purpose import decide_purpose
+from sp_profiler.classify.steps import steps_at
+from sp_profiler.classify.tables import Activities, Collective, Kind, Phase, Role
+from sp_profiler.record.annotate import Range
+from sp_profiler.trace.tables import DEVICE_CATEGORIES, NONE, Bool, Category, CollectiveArgs, Int64, Trace
+
+_PEER_COPY_FACTS = KernelFacts(Kind.COMMUNICATION, PEER_COPY)
+
+
+@dataclass(frozen=True)
+class _DeviceEvents:
+    """The activities of a file before anything is known of their launches, sorted by (start, row)."""
+
+    rows: Int64
+    fact: Int64  # index into `facts`
+    facts: tuple[KernelFacts, ...]
+
+    def flag(self, name: str) -> Bool:
+        return np.array([bool(getattr(fact, name)) for fact in self.facts], dtype=np.bool_)[self.fact]
+
+    @property
+    def kind(self) -> np.ndarray:
+        return np.array([int(fact.kind) for fact in self.facts], dtype=np.int8)[self.fact]
+
+
+def _device_events(trace: Trace) -> _DeviceEvents:
+    """Decide every distinct (category, name) once and gather."""
+    events = trace.events
+    rows = np.flatnonzero(np.isin(events.category, [int(c) for c in DEVICE_CATEGORIES])).astype(np.int64)
+    rows = rows[np.argsort(events.start_ns[rows], kind="stable")]
+    width = len(trace.strings.pool) + 1
+    keys = events.category[rows].astype(np.int64) * width + events.name[rows] + 1
+    distinct, index = np.unique(keys, return_inverse=True)
+    facts: list[KernelFacts] = []
+    place = np.full(len(distinct), NONE, dtype=np.int64)
+    for at, key in enumerate(distinct.tolist()):
+        category, code = divmod(key, width)
+        fact = activity_facts(Category(category), trace.strings[code - 1] or "")
+        if fact is not None:
+            place[at] = len(facts)
+            facts.append(fact)
+    fact_of = place[index.reshape(-1)]
+    kept = fact_of != NONE
+    return _DeviceEvents(rows[kept], fact_of[kept], tuple(facts))
+
+
+def _with_peer_copies(device: _DeviceEvents, context: Context, links: Links) -> _DeviceEvents:
+    """Copies whose call says "peer" are communication, whatever their record is called."""
+    events = context.trace.events
+    call = np.where(links.launch_row != NONE, events.name[links.launch_row], -1).astype(np.int32)
+    peer = (events.category[device.rows] == int(Category.MEMCPY)) & context.trace.strings.match(
+        call, is_peer_copy_call
+    )
+    if not bool(peer.any()):
+        return device
+    return replace(
+        device, fact=np.where(peer, len(device.facts), device.fact), facts=(*device.facts, _PEER_COPY_FACTS)
+    )
+
+
+def classify_device(context: Context) -> tuple[Activities, tuple[Collective, ...]]:
+    """Activities and collectives of a file with device events."""
+    events, strings = context.trace.events, context.trace.strings
+    device = _device_events(context.trace)
+    links = link_launches(context.trace, context.nest, device.rows)
+    device = _with_peer_copies(device, context, links)
+    rows, kind = device.rows, device.kind
+    call = np.where(links.launch_row != NONE, events.name[links.launch_row], -1).astype(np.int32)
+    launch_ns = np.where(links.launch_row != NONE, events.start_ns[links.launch_row], NONE)
+    communicates = (kind == Kind.COMMUNICATION) | (kind == Kind.FUSED)
+    computes = np.flatnonzero((kind == Kind.COMPUTATION) | (kind == Kind.FUSED))
+
+    phase = links.pick(context.phases.phase, int(Phase.UNKNOWN))
+    role = np.full(len(rows), Role.UNKNOWN, dtype=np.int8)
+    rule = np.zeros(len(rows), dtype=np.int32)
+    replayed = device.flag("is_compiled") | strings.match(call, is_graph_launch)
+    evidence = Evidence(
+        links.through(context.annotations.innermost_compute)[computes],
+        links.through(context.annotations.inside_recompute)[computes],
+        links.through(context.phases.optimizer)[computes],
+        links.through(context.attention)[computes],
+        phase[computes],
+        device.flag("is_gemm")[computes],
+        device.flag("is_gemm_part")[computes],
+        device.flag("is_attention")[computes],
+        device.flag("is_optimizer")[computes],
+        replayed[computes],
+    )
+    role[computes], rule[computes] = decide_roles(evidence, context.annotations)
+    # An optimizer's kernel known by its name alone runs in the optimizer, wherever it was called from.
+    phase = np.where((role == Role.OPTIMIZER) & (phase != Phase.BACKWARD), np.int8(Phase.OPTIMIZER), phase)
+
+    operator_ns = context.start_at(links.operator)
+    collective = np.full(len(rows), NONE, dtype=np.int32)
+    collective[communicates] = np.arange(int(communicates.sum()), dtype=np.int32)
+    activities = Activities(
+        event=rows,
+        name=events.name[rows],
+        device=np.maximum(events.device[rows], 0),
+        stream=events.stream[rows],
+        start_ns=events.start_ns[rows],
+        end_ns=events.start_ns[rows] + events.dur_ns[rows],
+        kind=kind,
+        role=role,
+        role_rule=rule,
+        phase=phase.astype(np.int8),
+        launch_ns=launch_ns,
+        step=steps_at(context.steps, np.where(launch_ns != NONE, launch_ns, operator_ns)),
+        module=context.module_at(links.through(context.annotations.with_module)).astype(np.int32),
+        layer=context.layer_at(links.through(context.annotations.with_layer)).astype(np.int32),
+        is_gemm=device.flag("is_gemm"),
+        range_start_ns=context.start_at(links.through(context.annotations.innermost)),
+        node=context.row_at(links.through(context.phases.node)),
+        collective=collective,
+    )
+    return activities, _collectives(context, device, links, activities)
+
+
+def _collectives(
+    context: Context, device: _DeviceEvents, links: Links, activities: Activities
+) -> tuple[Collective, ...]:
+    """Describe every communication activity; corrects the phase where the annotation states it."""
+    events = context.trace.events
+    nest, name = context.nest, events.name[context.nest.row]
+    described = np.array(
+        [is_collective(args) for args in context.trace.collectives] + [False], dtype=np.bool_
+    )
+    nearest_args = links.through(nest.nearest(described[events.collective[nest.row]]))
+    is_range = events.category[nest.row] != int(Category.RUNTIME)
+    nccl = is_range & context.trace.strings.match(name, lambda text: text.startswith("nccl:"))
+    nearest_nccl = links.through(nest.nearest(nccl))
+    nearest_comm = links.through(context.annotations.innermost_comm)
+    found: list[Collective] = []
+    for activity in np.flatnonzero(activities.collective != NONE).tolist():
+        own = int(events.collective[device.rows[activity]])
+        if not described[own]:
+            own = (
+                int(events.collective[nest.row[nearest_args[activity]]])
+                if nearest_args[activity] != NONE
+                else -1
+            )
+        comm = int(nearest_comm[activity])
+        annotation = context.annotations.range_at(comm) if comm != NONE else None
+        stated = annotated_phase(annotation)
+        if stated is not None:
+            activities.phase[activity] = stated
+        found.append(
+            _describe(
+                context,
+                activities,
+                activity,
+                device.facts[device.fact[activity]],
+                context.trace.collectives[own] if own >= 0 else None,
+                annotation,
+                _Launch(comm, int(nearest_nccl[activity]), int(links.launch_row[activity])),
+            )
+        )
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class _Launch:
+    """Where a collective was launched: positions of its `sp::comm` and `nccl:*` ranges, row of the call."""
+
+    comm: int
+    nccl: int
+    row: int
+
+
+def _describe(
+    context: Context,
+    activities: Activities,
+    activity: int,
+    fact: KernelFacts,
+    args: CollectiveArgs | None,
+    annotation: Range | None,
+    launch: _Launch,
+) -> Collective:
+    metadata = context.trace.metadata
+    fields = annotation.fields if annotation is not None else {}
+    group = context.book.from_args(args, context.book.from_key(fields.get("group")))
+    size = group.size if group is not None else None
+    op = unified_op(args.name) if args is not None else None
+    nbytes = collective_bytes(op, args, size) if args is not None else None
+    dtype = dtype_name(args.dtype) if args is not None else None
+    if annotation is not None:
+        op = op or unified_op(fields.get("op"))
+        nbytes = annotation.bytes if nbytes is None else nbytes
+        dtype = dtype or dtype_name(fields.get("dtype"))
+    if args is None and annotation is None:
+        op, nbytes, dtype = _by_nccl_range(context, launch.nccl, fact)
+        is_nccl = is_nccl_kernel(context.trace.strings[int(activities.name[activity])] or "")
+        group = context.book.only_group() if is_nccl else None
+    purpose, purpose_rule = decide_purpose(annotation)
+    is_async = args.is_async if args is not None else None
+    is_async = annotation.is_async if is_async is None and annotation is not None else is_async
+    seq = args.seq if args is not None and args.seq is not None else None
+    launch_ns = int(activities.launch_ns[activity])
+    launch_end = _launch_end(context, launch)
+    wait = None
+    if is_async is not False and launch_ns != NONE:
+        wait = context.waits.of_range(annotation, launch_ns)
+        if wait is None and args is not None:
+            wait = context.waits.of_metadata(args.group_name, args.seq, launch_ns)
+    module, layer = int(activities.module[activity]), int(activities.layer[activity])
+    return Collective(
+        activity=activity,
+        op=op or fact.op,
+        group=group,
+        bytes=nbytes,
+        dtype=dtype,
+        seq=seq if seq is not None else (annotation.seq if annotation is not None else None),
+        is_async=is_async,
+        purpose=purpose,
+        purpose_rule=purpose_rule,
+        module=context.annotations.names[module] if module != NONE else None,
+        layer=layer if layer != NONE else None,
+        partner_what=fields.get("partner"),
+        launch_ns=launch_ns if launch_ns != NONE else None,
+        launch_end_ns=launch_end,
+        wait_start_ns=wait[0] if wait is not None else None,
+        wait_end_ns=wait[1] if wait is not None else None,
+        in_elements=args.in_elements if args is not None else None,
+        out_elements=args.out_elements if args is not None else None,
+        peers=peers_of(op, args, metadata.rank),
+    )
+
+
+def _by_nccl_range(
+    context: Context, nccl: int, fact: KernelFacts
+) -> tuple[str | None, int | None, str | None]:
+    """Operation, bytes and type by the `nccl:*` range around the launch, else by the kernel's name.
+
+    The range says more than the name where the name covers several operations (`SendRecv`, `Generic`).
+    """
+    if nccl == NONE or fact.op == PEER_COPY:
+        return fact.op, None, None
+    events, strings = context.trace.events, context.trace.strings
+    row = int(context.nest.row[nccl])
+    op = unified_op(strings[int(events.name[row])])
+    if fact.op not in (None, SEND_RECV, op):
+        return fact.op, None, None
+    return op, *range_bytes(op, strings[int(events.dims[row])], strings[int(events.types[row])])
+
+
+def _launch_end(context: Context, launch: _Launch) -> int | None:
+    """End of the launching range, else of the launching call."""
+    if launch.comm != NONE:
+        return context.span_at(launch.comm)[1]
+    if launch.row == NONE:
+        return None
+    events = context.trace.events
+    return int(events.start_ns[launch.row] + events.dur_ns[launch.row])
