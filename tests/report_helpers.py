@@ -185,6 +185,7 @@ def figures(acts: list[Act], window_ns: int) -> dict[str, Any]:
             for purpose in dict.fromkeys(a.purpose for a in acts if a.purpose)
         },
         "step_ns_if_all_hidden": window_ns - gain,
+        "fused_ns": 0,
     }
 
 

@@ -94,7 +94,7 @@ def schema() -> dict[str, Any]:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"urn:{SCHEMA.replace('/', ':')}:{SCHEMA_VERSION}",
         "title": "Report of sp-profiler",
-        "description": "Times are integer nanoseconds, sizes bytes. null: could not look, data_quality says why.",
+        "description": "Times are integer ns, sizes bytes. null: could not look; data_quality says why.",
         **root,
         "$defs": dict(sorted(definitions.items())),
     }
@@ -113,11 +113,11 @@ def _limits(name: str) -> dict[str, Any]:
 
 
 def _typed(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    origin, args = typing.get_origin(hint), list(typing.get_args(hint))
     if hint is Any:
         return {}
     if origin is Literal:
-        return {"enum": list(args)} if len(args) > 1 else {"const": args[0]}
+        return {"enum": args} if len(args) > 1 else {"const": args[0]}
     if origin in (Union, types.UnionType):
         return _union([_typed(arg, definitions) for arg in args])
     if origin in (list, tuple):

@@ -117,3 +117,18 @@ class Report:
         from sp_profiler.report import tables
 
         return tables.to_polars(self, table)
+
+
+def windows_of(report: Report, of: RankFigures | None = None) -> int:
+    """How many windows a mean is taken over: of the totals, or of one rank and device. At least 1.
+
+    Where the window is the whole trace it is the only one of its rank and device.
+    """
+    if of is None:
+        return len(report.steps) or 1
+    return sum((step.rank, step.device) == (of.rank, of.device) for step in report.steps) or 1
+
+
+def by_step(report: Report) -> bool:
+    """Whether means are per step (else per rank, over the whole trace)."""
+    return report.window.rule == "step"

@@ -1,0 +1,207 @@
+"""The results of all ranks become one `Report`: merged, summed, said in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from sp_profiler import __version__
+from sp_profiler.analysis.results import GemmFigures, GroupFigures, RankResult
+from sp_profiler.analysis.totals import total, total_coverage
+from sp_profiler.ledger import Ledger, LedgerEntry
+from sp_profiler.report.findings import Facts, findings
+from sp_profiler.report.format import counted, rank_list
+from sp_profiler.report.model import Coverage, Report, Run, Timeline, Tool, Window
+from sp_profiler.report.sentences import Basis, sentences
+from sp_profiler.trace.tables import Metadata
+
+
+@dataclass(frozen=True)
+class TraceFacts:
+    """What a report tells of a trace besides its figures."""
+
+    path: str
+    metadata: Metadata
+    is_cpu_only: bool
+
+
+def build(
+    *,
+    name: str,
+    path: str,
+    run_json: dict[str, Any] | None,
+    run_ledger: Sequence[LedgerEntry],
+    facts: Sequence[TraceFacts],
+    results: Sequence[RankResult],
+    rule: Literal["step", "trace"],
+    timeline: Timeline | None,
+) -> Report:
+    """Assemble the report of a run. `facts` and `results` go together, one per trace, by rank."""
+    ranks = [rank for result in results for rank in result.ranks]
+    steps = [step for result in results for step in result.steps]
+    numbers = sorted({step.step for step in steps if step.step is not None})
+    # A file without step ranges has one window per device, the whole trace, even under the rule "step".
+    used: Literal["step", "trace"] = "step" if rule == "step" and numbers else "trace"
+    totals = total(ranks)
+    collectives = [
+        replace(collective, id=index)
+        for index, collective in enumerate(c for result in results for c in result.collectives)
+    ]
+    is_cpu = bool(facts) and all(fact.is_cpu_only for fact in facts)
+    run = _run(name, path, run_json, facts, is_cpu)
+    measured = [c for c in collectives if c.overlapped_ns or c.exposed_ns]  # inside the windows
+    windows = len(steps) or 1
+    workload = run.workload
+    return Report(
+        tool=Tool("sp-profiler", __version__),
+        environment=_environment(run_json, facts),
+        run=run,
+        window=Window(used, numbers),
+        totals=totals,
+        ranks=ranks,
+        steps=steps,
+        collectives=collectives,
+        groups=merge_groups(group for result in results for group in result.groups),
+        gemms=merge_gemms(gemm for result in results for gemm in result.gemms),
+        coverage=_coverage(results),
+        summary=sentences(
+            Basis(totals, ranks, measured, len(numbers) if used == "step" else 0, windows, is_cpu)
+        ),
+        findings=findings(
+            Facts(totals, measured, windows, is_cpu, workload, _variables(run_json), _capability(run_json))
+        ),
+        data_quality=_ledger(run_ledger, results, run, is_cpu),
+        timeline=timeline,
+    )
+
+
+def _run(
+    name: str, path: str, run_json: dict[str, Any] | None, facts: Sequence[TraceFacts], is_cpu: bool
+) -> Run:
+    told = run_json or {}
+    present = [fact.metadata.rank for fact in facts]
+    world = told.get("world_size")
+    if not isinstance(world, int):
+        world = max((f.metadata.world_size for f in facts if f.metadata.world_size is not None), default=None)
+    backend = told.get("backend") or next((f.metadata.backend for f in facts if f.metadata.backend), None)
+    workload = told.get("workload")
+    return Run(
+        name=name,
+        path=path,
+        world_size=world,
+        ranks=present,
+        ranks_missing=sorted(set(range(world or 0)) - {rank for rank in present if rank is not None}),
+        backend=backend,
+        workload=workload if isinstance(workload, dict) else None,
+        device_type="cpu" if is_cpu else "cuda",
+    )
+
+
+def _environment(run_json: dict[str, Any] | None, facts: Sequence[TraceFacts]) -> dict[str, Any]:
+    """Where and how the run was recorded: run.json's word, else what the trace files tell."""
+    if run_json is not None:
+        told = ("created", "command", "versions", "hardware", "hosts", "environment", "set_by_tool")
+        found = {key: run_json[key] for key in told if run_json.get(key) not in (None, [], {})}
+        return {"source": "run.json"} | found
+    first = facts[0].metadata if facts else None
+    if first is None:
+        return {"source": None}
+    hosts: dict[str, list[int | None]] = {}
+    for fact in facts:
+        if fact.metadata.host:
+            hosts.setdefault(fact.metadata.host, []).append(fact.metadata.rank)
+    devices = sorted({str(d["name"]) for f in facts for d in f.metadata.devices if d.get("name")})
+    out: dict[str, Any] = {"source": "trace", "schema_version": first.schema_version}
+    out["hardware"] = [{"name": name} for name in devices]
+    out["hosts"] = [{"host": host, "ranks": ranks} for host, ranks in hosts.items()]
+    return {key: value for key, value in out.items() if value not in (None, [], {})}
+
+
+def _variables(run_json: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Environment variables as the ranks saw them: what was recorded, with what the tool set."""
+    if run_json is None or not isinstance(run_json.get("environment"), dict):
+        return None
+    return run_json["environment"] | (run_json.get("set_by_tool") or {})
+
+
+def _capability(run_json: dict[str, Any] | None) -> int | None:
+    """The lowest major compute capability of the run's NVIDIA devices, None when nothing tells it."""
+    told = run_json or {}
+    if (told.get("versions") or {}).get("hip"):
+        return None
+    pairs = [d.get("capability") for d in told.get("hardware") or [] if isinstance(d, dict)]
+    return min((int(pair[0]) for pair in pairs if pair), default=None)
+
+
+def merge_groups(groups: Iterable[GroupFigures]) -> list[GroupFigures]:
+    """Each process group once, its figures summed over ranks. Bytes unknown on one rank: unknown."""
+    merged: dict[str, GroupFigures] = {}
+    for new in groups:
+        old = merged.get(new.group)
+        if old is None:
+            merged[new.group] = new
+            continue
+        merged[new.group] = replace(
+            old,
+            ranks=old.ranks or new.ranks,
+            size=old.size if old.size is not None else new.size,
+            backend=old.backend or new.backend,
+            collectives=old.collectives + new.collectives,
+            bytes=None if old.bytes is None or new.bytes is None else old.bytes + new.bytes,
+            comm_ns=old.comm_ns + new.comm_ns,
+            overlapped_ns=old.overlapped_ns + new.overlapped_ns,
+            exposed_share_ns=old.exposed_share_ns + new.exposed_share_ns,
+        )
+    return sorted(merged.values(), key=lambda g: (-g.exposed_share_ns, -g.comm_ns, g.group))
+
+
+def merge_gemms(gemms: Iterable[GemmFigures]) -> list[GemmFigures]:
+    """GEMMs of equal name, shape, dtype and role, summed over ranks; TFLOP/s weighted by time."""
+    merged: dict[tuple[str, str | None, str | None, str], GemmFigures] = {}
+    for new in gemms:
+        key = (new.name, new.shape, new.dtype, new.role)
+        old = merged.get(key)
+        merged[key] = new if old is None else _add_gemms(old, new)
+    return sorted(merged.values(), key=lambda g: (-g.total_ns, g.name, g.shape or "", g.dtype or "", g.role))
+
+
+def _add_gemms(one: GemmFigures, two: GemmFigures) -> GemmFigures:
+    total_ns = one.total_ns + two.total_ns
+    tflops = None
+    if one.tflops is not None and two.tflops is not None and total_ns:
+        tflops = (one.tflops * one.total_ns + two.tflops * two.total_ns) / total_ns
+    return replace(one, count=one.count + two.count, total_ns=total_ns, tflops=tflops)
+
+
+def _coverage(results: Sequence[RankResult]) -> Coverage:
+    whole = total_coverage([result.coverage for result in results])
+    return Coverage(whole.gemm_role.ratio, whole.purpose.ratio, whole.comm_metadata.ratio)
+
+
+def _ledger(
+    run_ledger: Sequence[LedgerEntry], results: Sequence[RankResult], run: Run, is_cpu: bool
+) -> list[LedgerEntry]:
+    """All entries, each once: a rank's ledger may repeat what its file's already told."""
+    ledger = Ledger()
+    told = set(run_ledger)
+    ledger.extend(run_ledger)
+    for result in results:
+        ledger.extend(entry for entry in result.ledger if entry not in told)
+    codes = {entry.code for entry in ledger.entries}
+    if run.ranks_missing and "missing-ranks" not in codes:
+        text = (
+            f"{counted(len(run.ranks_missing), 'rank')} of {run.world_size} "
+            f"{'is' if len(run.ranks_missing) == 1 else 'are'} missing ({rank_list(run.ranks_missing)}): "
+            "totals stand for the ranks that are here."
+        )
+        ledger.add("missing-ranks", "note", text, count=len(run.ranks_missing))
+    if is_cpu:
+        ledger.add("cpu-run", "note", _CPU_NOTE)
+    return list(ledger.entries)
+
+
+_CPU_NOTE = (
+    "A CPU run: on two cores overlap does not shorten the step: "
+    "this report speaks of structure, not of speed."
+)

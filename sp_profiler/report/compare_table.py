@@ -1,0 +1,82 @@
+"""The side-by-side table of several runs, the same in the terminal, in Markdown and in HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sp_profiler.report.format import milliseconds, percent
+from sp_profiler.report.model import Report, by_step, windows_of
+
+
+@dataclass(frozen=True)
+class CompareColumn:
+    """`unit` stands in the header; `path` names the field of the report that the cells come from."""
+
+    label: str
+    unit: str
+    path: str
+
+
+@dataclass(frozen=True)
+class CompareTable:
+    columns: list[CompareColumn]
+    rows: list[tuple[str, list[str]]]  # the run's label, one text per column
+    note: str
+
+
+_NS = (
+    ("step", "window_ns"),
+    ("compute", "compute_ns"),
+    ("comm", "comm_ns"),
+    ("overlapped", "overlapped_ns"),
+    ("exposed", "exposed_ns"),
+    ("dgrad comm", "dgrad_comm_ns"),
+    ("under wgrad", "wgrad_overlapped_ns"),
+)
+_RATIOS = (
+    ("wgrad hides", "of dgrad comm", "wgrad_overlap_ratio"),
+    ("hidden", "of hideable", "hidden_of_hideable"),
+)
+
+
+def compare_table(reports: Sequence[Report]) -> CompareTable:
+    """One row per run; times in ms, means per step and rank."""
+    columns: list[tuple[CompareColumn, Callable[[Report], str]]] = []
+    for text, name in _NS:
+        columns.append((CompareColumn(text, "ms", f"totals.{name}"), _mean(name)))
+    for text, unit, name in _RATIOS:
+        columns.append((CompareColumn(text, unit, f"totals.{name}"), _ratio(name)))
+    rows = [(run_label(report), [cell(report) for _, cell in columns]) for report in reports]
+    per = "step and rank" if all(by_step(report) for report in reports) else "rank"
+    return CompareTable([column for column, _ in columns], rows, f"Times are means per {per}.")
+
+
+def _mean(name: str) -> Callable[[Report], str]:
+    def cell(report: Report) -> str:
+        value = getattr(report.totals, name)
+        return milliseconds(None if value is None else value / windows_of(report))
+
+    return cell
+
+
+def _ratio(name: str) -> Callable[[Report], str]:
+    def cell(report: Report) -> str:
+        value = getattr(report.totals, name)
+        return "–" if value is None else percent(value)
+
+    return cell
+
+
+def run_label(report: Report) -> str:
+    """The workload in the words people use (`TP async`, `SP recompute`), else the run's name."""
+    workload = report.run.workload or {}
+    mode, comm, save = workload.get("mode"), workload.get("comm"), workload.get("save")
+    if mode == "sp":
+        known = {("full", "sync"): "SP basic", ("shard", "async"): "SP recompute"}
+        return known.get((str(save), str(comm)), f"SP save={save} {comm}")
+    if mode == "tp":
+        return f"TP {comm}"
+    if mode == "ddp":
+        return "DDP"
+    return report.run.name

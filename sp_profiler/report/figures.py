@@ -1,0 +1,295 @@
+"""Plotly figures of a report, for the HTML page and the dashboard alike.
+
+Every text that comes from a trace passes `label`: plotly reads a small HTML in labels and hovers.
+Times are shown in ms, means per step where the report has steps.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Sequence
+
+import plotly.graph_objects as go
+
+from sp_profiler.analysis.results import CollectiveFigures, RankFigures, Segment
+from sp_profiler.report.format import duration, percent, visible
+from sp_profiler.report.model import Report, Timeline, by_step, windows_of
+from sp_profiler.report.palette import KIND, ROLE, TIME, Look, marker, theme_patch
+from sp_profiler.report.sentences import op_name
+
+MOST_BARS = 48
+"""Ranks or collectives in one chart; of more the ones with most exposed time are drawn."""
+
+_FONT = 'Inter, system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
+_NAME_LENGTH = 30
+
+
+def label(text: object, most: int = 80) -> str:
+    """Text from a trace that plotly shows as it stands, shortened in the middle."""
+    shown = visible(text)
+    if len(shown) > most:
+        shown = f"{shown[: most // 2]}…{shown[-(most - most // 2 - 1) :]}"
+    return html.escape(shown, quote=False)
+
+
+def step_time(report: Report) -> go.Figure:
+    """One bar per rank and device: computation only, overlapped, exposed, copies, idle; in all the window."""
+    parts: list[tuple[Look, Callable[[RankFigures], int]]] = [
+        (TIME["compute"], lambda r: (r.compute_ns or 0) - (r.overlapped_ns or 0)),
+        (TIME["overlapped"], lambda r: r.overlapped_ns or 0),
+        (TIME["exposed"], lambda r: r.exposed_ns or 0),
+        (TIME["memory"], lambda r: r.memory_op_only_ns or 0),
+        (TIME["idle"], lambda r: r.idle_ns or 0),
+    ]
+    return _by_rank(report, parts, lambda r: r.window_ns or 0, _per(report))
+
+
+def hidden_under(report: Report) -> go.Figure:
+    """One bar per rank and device: communication by the role that runs meanwhile, and the exposed rest."""
+
+    def of_role(role: str) -> Callable[[RankFigures], int]:
+        return lambda r: r.overlapped_by_role_ns.get(role, 0)
+
+    parts = [(look, of_role(role)) for role, look in ROLE.items()]
+    parts.append((TIME["exposed"], lambda r: r.exposed_ns or 0))
+    return _by_rank(report, parts, lambda r: r.comm_ns or 0, f"communication, {_per(report)}")
+
+
+def _per(report: Report) -> str:
+    return "ms per step" if by_step(report) else "ms"
+
+
+def _by_rank(
+    report: Report,
+    parts: Sequence[tuple[Look, Callable[[RankFigures], int]]],
+    whole: Callable[[RankFigures], int],
+    title: str,
+) -> go.Figure:
+    ranks = drawn_ranks(report)
+    several = len({r.device for r in ranks}) > 1
+    names = [f"rank {r.rank}{f' · device {r.device}' if several else ''}" for r in ranks]
+    counts = [windows_of(report, r) for r in ranks]
+    figure = go.Figure()
+    for look, part in parts:
+        values = [part(r) for r in ranks]
+        if not any(values):
+            continue
+        shares = [v / whole(r) if whole(r) else 0.0 for v, r in zip(values, ranks, strict=True)]
+        hover = [
+            f"{name}<br>{look.label}: {duration(v / count)}, {percent(share)}"
+            for name, v, count, share in zip(names, values, counts, shares, strict=True)
+        ]
+        figure.add_bar(
+            y=names,
+            x=[v / count / 1e6 for v, count in zip(values, counts, strict=True)],
+            orientation="h",
+            name=look.label,
+            marker=marker(look),
+            text=[percent(share) if share >= 0.06 else "" for share in shares],
+            textposition="inside",
+            insidetextanchor="middle",
+            textangle=0,
+            insidetextfont={"color": "#000000" if look.pattern else "#ffffff", "size": 12, "weight": 600},
+            hovertext=hover,
+            hoverinfo="text",
+        )
+    return styled(figure, height=64 + 34 * max(len(ranks), 1), x_title=title)
+
+
+def drawn_ranks(report: Report) -> list[RankFigures]:
+    """At most `MOST_BARS`, the most exposed ones, in order of rank."""
+    chosen = sorted(report.ranks, key=lambda r: -(r.exposed_ns or 0))[:MOST_BARS]
+    return sorted(chosen, key=lambda r: (r.rank if r.rank is not None else -1, r.device))
+
+
+def collectives(report: Report) -> go.Figure:
+    """One bar per op, group and purpose: overlapped and exposed time of all its collectives."""
+    sums: dict[tuple[str, str, str], list[int]] = {}
+    for c in report.collectives:
+        entry = sums.setdefault(collective_kind(c), [0, 0, 0])
+        entry[0] += c.overlapped_ns
+        entry[1] += c.exposed_ns
+        entry[2] += 1
+    drawn = sorted(sums.items(), key=lambda item: -item[1][1])[:MOST_BARS]
+    count = windows_of(report)
+    # Category names are told apart by their number, so that two shortened names never share a bar.
+    names = [label(" · ".join(kind), 46) for kind, _ in drawn]
+    figure = go.Figure()
+    for place, look in ((0, TIME["overlapped"]), (1, TIME["exposed"])):
+        hover = [
+            f"{name}<br>{look.label}: {duration(values[place] / count)} of "
+            f"{duration((values[0] + values[1]) / count)} {'per step' if by_step(report) else ''}"
+            f"<br>{values[2]} collectives"
+            for name, (_, values) in zip(names, drawn, strict=True)
+        ]
+        figure.add_bar(
+            y=list(range(len(drawn))),
+            x=[values[place] / count / 1e6 for _, values in drawn],
+            orientation="h",
+            name=look.label,
+            marker=marker(look),
+            hovertext=hover,
+            hoverinfo="text",
+        )
+    figure = styled(figure, height=60 + 32 * max(len(drawn), 1), x_title=f"{_per(report)} and rank")
+    figure.update_yaxes(type="linear", tickvals=list(range(len(drawn))), ticktext=names)
+    return figure
+
+
+def collective_kind(c: CollectiveFigures) -> tuple[str, str, str]:
+    return op_name(c.op), c.group or "unknown group", c.purpose
+
+
+def timeline(drawn: Timeline) -> go.Figure:
+    """One step as lanes: computation by role, communication, and where communication is exposed."""
+    figure = go.Figure()
+    lanes = lane_order(drawn.segments)
+    add_lanes(figure, drawn.segments, drawn.exposed, drawn.start_ns, lanes, set())
+    figure = styled(figure, height=94 + 44 * (len(lanes) + 1), x_title="ms since the start of the step")
+    ticks = [*(label(lane, _NAME_LENGTH) for lane in lanes), "exposed"]
+    figure.update_yaxes(type="linear", tickvals=list(range(len(ticks))), ticktext=ticks, fixedrange=True)
+    figure.update_xaxes(range=[0, (drawn.end_ns - drawn.start_ns) / 1e6])
+    figure.update_layout(barmode="overlay", dragmode="zoom", margin={"t": 34})
+    return figure
+
+
+def lane_order(segments: Sequence[Segment]) -> list[str]:
+    """Lanes with computation first, then communication, then copies; each in order of appearance."""
+    place: dict[str, int] = {}
+    order = {"computation": 0, "fused": 0, "communication": 1}
+    for segment in segments:
+        kind = order.get(segment.kind, 2)
+        place[segment.lane] = min(place.get(segment.lane, kind), kind)
+    return sorted(place, key=lambda lane: place[lane])
+
+
+def add_lanes(
+    figure: go.Figure,
+    segments: Sequence[Segment],
+    exposed: Sequence[Sequence[int]],
+    zero_ns: int,
+    lanes: Sequence[str],
+    in_legend: set[str],
+    **cell: int,
+) -> None:
+    """Draw stretches at y = 0, 1, ... per lane and the exposed ones below them.
+
+    `in_legend` collects what the legend already shows; `cell` is row and col of a subplot.
+    """
+    place = {lane: index for index, lane in enumerate(lanes)}
+    by_look: dict[str, list[Segment]] = {}
+    for segment in segments:
+        by_look.setdefault(look_of(segment).label, []).append(segment)
+    order = [look.label for look in (*ROLE.values(), *KIND.values())]
+    for name in sorted(by_look, key=order.index):
+        drawn = by_look[name]
+        look = look_of(drawn[0])
+        bars = [(place[s.lane], s.start_ns, s.end_ns, _hover(s, zero_ns)) for s in drawn]
+        _add_bars(figure, look, bars, zero_ns, in_legend, cell)
+    bars = [
+        (len(lanes), start, end, f"exposed: {duration(end - start)} at {duration(start - zero_ns)}")
+        for start, end in exposed
+    ]
+    _add_bars(figure, TIME["exposed"], bars, zero_ns, in_legend, cell)
+
+
+def _add_bars(
+    figure: go.Figure,
+    look: Look,
+    bars: Sequence[tuple[int, int, int, str]],
+    zero_ns: int,
+    in_legend: set[str],
+    cell: dict[str, int],
+) -> None:
+    if not bars:
+        return
+    figure.add_bar(
+        y=[bar[0] for bar in bars],
+        base=[(bar[1] - zero_ns) / 1e6 for bar in bars],
+        x=[(bar[2] - bar[1]) / 1e6 for bar in bars],
+        width=0.72,
+        orientation="h",
+        name=look.label,
+        legendgroup=look.label,
+        showlegend=look.label not in in_legend,
+        marker=marker(look),
+        hovertext=[bar[3] for bar in bars],
+        hoverinfo="text",
+        **cell,  # type: ignore[arg-type]
+    )
+    in_legend.add(look.label)
+
+
+def look_of(segment: Segment) -> Look:
+    """Computation is drawn by its role, everything else by its kind."""
+    if segment.kind == "computation":
+        return ROLE.get(segment.role, ROLE["unknown"])
+    return KIND.get(segment.kind, KIND["memory"])
+
+
+def _hover(segment: Segment, zero_ns: int) -> str:
+    where = [label(segment.module, 60)] if segment.module else []
+    where += [f"layer {segment.layer}"] if segment.layer is not None and not segment.module else []
+    where += [label(segment.phase)] if segment.phase != "unknown" else []
+    length = duration(segment.end_ns - segment.start_ns)
+    lines = [f"{look_of(segment).label}: {length} at {duration(segment.start_ns - zero_ns)}"]
+    return "<br>".join([*lines, label(segment.name, 70), " · ".join(where)]).removesuffix("<br>")
+
+
+def styled(figure: go.Figure, *, height: int, x_title: str) -> go.Figure:
+    """The common look: horizontal bars from the top down, legend above, no title (the page has it)."""
+    figure.update_layout(
+        template=None,
+        barmode="stack",
+        bargap=0.28,
+        height=height,
+        margin={"l": 8, "r": 16, "t": 8, "b": 8},
+        font={"family": _FONT, "size": 12},
+        legend={
+            "orientation": "h",
+            "x": 0,
+            "y": 1,
+            "yref": "container",
+            "yanchor": "top",
+            "traceorder": "normal",
+        },
+        hoverlabel={"align": "left"},
+        modebar={"bgcolor": "rgba(0,0,0,0)"},
+        showlegend=True,
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+    )
+    figure.update_xaxes(
+        title={"text": x_title, "standoff": 6, "font": {"size": 12}},
+        automargin=True,
+        zeroline=False,
+        rangemode="tozero",
+    )
+    figure.update_yaxes(type="category", autorange="reversed", automargin=True, ticklabelstandoff=6)
+    figure.update_yaxes(showgrid=False, zeroline=False)
+    return figure
+
+
+def themed(figure: go.Figure, theme: str) -> go.Figure:
+    """The figure in a theme, `light` or `dark` (the HTML page does the same in the browser)."""
+    figure.update_layout(_unflattened(theme_patch(theme, axes_of(figure))))
+    return figure
+
+
+def axes_of(figure: go.Figure) -> list[str]:
+    """Names of the figure's axes: xaxis, yaxis, xaxis2..."""
+    names = figure.to_plotly_json()["layout"]
+    return sorted(name for name in names if name.startswith(("xaxis", "yaxis")))
+
+
+def _unflattened(patch: dict[str, str]) -> dict[str, object]:
+    tree: dict[str, object] = {}
+    for path, value in patch.items():
+        *parents, leaf = path.split(".")
+        node = tree
+        for parent in parents:
+            child = node.setdefault(parent, {})
+            assert isinstance(child, dict)
+            node = child
+        node[leaf] = value
+    return tree

@@ -1,0 +1,131 @@
+"""The report as one HTML file, and several runs side by side on one page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+from urllib.parse import quote
+
+import plotly.graph_objects as go
+
+from sp_profiler.report import figures, view
+from sp_profiler.report.backward import common_layer, layer_backward
+from sp_profiler.report.compare_table import compare_table, run_label
+from sp_profiler.report.format import counted, rank_list
+from sp_profiler.report.json import to_plain
+from sp_profiler.report.model import Report
+from sp_profiler.report.page import render_page
+from sp_profiler.report.palette import theme_patch
+
+# plotly 4 offers to upload a chart to its makers' cloud: a profile leaves the machine by no button of ours.
+_LOCAL = {"plotlyServerURL": "", "showSendToCloud": False, "showLink": False, "showEditInChartStudio": False}
+_QUIET = {**_LOCAL, "displayModeBar": False, "responsive": True}
+_ZOOMABLE = {
+    **_LOCAL,
+    "responsive": True,
+    "displaylogo": False,
+    "displayModeBar": "hover",
+    "modeBarButtonsToRemove": ["sendChartToCloud", "select2d", "lasso2d", "autoScale2d"],
+}
+
+
+def render(report: Report) -> str:
+    """The page of one run. Works offline; nothing in it comes from anywhere else."""
+    plots: dict[str, Any] = {}
+    if report.ranks:
+        plots["step-time"] = _plot(figures.step_time(report), _QUIET)
+    if report.totals.comm_ns:
+        plots["hidden-under"] = _plot(figures.hidden_under(report), _QUIET)
+        plots["collectives"] = _plot(figures.collectives(report), _QUIET)
+    if report.timeline is not None:
+        plots["timeline"] = _plot(figures.timeline(report.timeline), _ZOOMABLE)
+    tables = view.tables(report)
+    kept = replace(report, collectives=[], timeline=None)  # the tables and the plot hold those
+    data = {
+        "report": {
+            key: value for key, value in to_plain(kept).items() if key not in ("collectives", "timeline")
+        },
+        "plots": plots,
+        "tables": [view.plain_table(table) for table in tables],
+    }
+    return render_page(
+        "report.html.j2",
+        data,
+        report=report,
+        title=report.run.name,
+        chips=_chips(report),
+        cards=view.cards(report),
+        more=view.more_figures(report),
+        per=view.per_text(report),
+        tables=tables,
+        plots=plots,
+        left_out=[(rank, entry) for rank in report.ranks for entry in rank.left_out],
+        ranks_cut=len(report.ranks) - len(figures.drawn_ranks(report)),
+    )
+
+
+def render_comparison(
+    reports: Sequence[Report], title: str, links: Sequence[str | None] | None = None
+) -> str:
+    """Several runs on one page: the table, and of each family one layer's backward on one time scale.
+
+    Runs of one mode (tp, sp, ...) are drawn one above the other. `links` are relative URLs of the runs'
+    own pages, by default `<run name>/report.html`.
+    """
+    chosen = [_link(r.run.name) for r in reports] if links is None else list(links)
+    pairs, plots = [], {}
+    for number, (mode, family) in enumerate(_families(reports).items()):
+        names = [run_label(report) for report in family]
+        figure = layer_backward(family, names)
+        if figure is None:
+            continue
+        key = f"backward-{number}"
+        plots[key] = _plot(figure, _ZOOMABLE)
+        pairs.append({"key": key, "mode": mode, "names": names, "layer": common_layer(family)})
+    return render_page(
+        "comparison.html.j2",
+        {"plots": plots, "tables": []},
+        title=title,
+        table=compare_table(reports),
+        runs=list(zip(reports, [run_label(r) for r in reports], chosen, strict=True)),
+        pairs=pairs,
+        plots=plots,
+        cpu=bool(reports) and all(r.run.device_type == "cpu" for r in reports),
+    )
+
+
+def _link(name: str) -> str:
+    """A relative link whatever the run is called: the name can be no scheme and leaves no folder."""
+    return f"./{quote(name, safe='')}/report.html"
+
+
+def _families(reports: Sequence[Report]) -> dict[str, list[Report]]:
+    out: dict[str, list[Report]] = {}
+    for report in reports:
+        out.setdefault(str((report.run.workload or {}).get("mode") or "runs"), []).append(report)
+    return out
+
+
+def _plot(figure: go.Figure, config: dict[str, Any]) -> dict[str, Any]:
+    figure.update_layout(showlegend=False)  # the page draws its own: it wraps, and never meets the mode bar
+    plain = figure.to_plotly_json()
+    axes = figures.axes_of(figure)
+    themes = {theme: theme_patch(theme, axes) for theme in ("light", "dark")}
+    return {"data": plain["data"], "layout": plain["layout"], "config": config, "themes": themes}
+
+
+def _chips(report: Report) -> list[str]:
+    """Short facts beside the title."""
+    run, workload = report.run, report.run.workload or {}
+    world = f" of {run.world_size}" if run.ranks_missing else ""
+    chips = [f"{len(set(run.ranks))}{world} {'rank' if len(set(run.ranks)) == 1 else 'ranks'}"]
+    chips += [str(run.backend)] if run.backend else []
+    chips += ["CPU"] if run.device_type == "cpu" else []
+    named = [workload.get("mode"), workload.get("save"), workload.get("comm")]
+    chips += [" · ".join(str(part) for part in named if part)] if any(named) else []
+    if report.window.steps:
+        chips.append(f"{counted(len(report.window.steps), 'step')} ({rank_list(list(report.window.steps))})")
+    else:
+        chips.append("whole trace")
+    return chips

@@ -1,0 +1,156 @@
+"""The report as Markdown, to read, to paste into an issue, to keep beside a commit.
+
+Text from a trace is escaped: it makes no table cell, no heading, no link, no HTML and no code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from sp_profiler.report import view
+from sp_profiler.report.compare_table import compare_table
+from sp_profiler.report.format import duration, milliseconds, percent, size, visible
+from sp_profiler.report.model import Report
+from sp_profiler.report.view import Table, per_text
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>|~$#@&])")
+_LINK = re.compile(
+    r"(?i)(:)(?=//)|(?<=www)(\.)|(:)(?=[a-z0-9_+-]+:)"
+)  # GitHub makes links and pictures of these
+_ROWS = 20
+"""Rows of a table; the data files hold them all."""
+
+
+def escape(text: object) -> str:
+    """Text that Markdown (CommonMark and GitHub's) shows as it stands, on one line.
+
+    Only for places inside a line that we began ourselves: what acts at the start of a line is not escaped.
+    """
+    return _LINK.sub(lambda found: "\\" + found[0], _SPECIAL.sub(r"\\\1", visible(text)))
+
+
+def render(report: Report) -> str:
+    """The whole report, sentences first."""
+    parts = [
+        f"# Communication overlap of {escape(report.run.name)}",
+        "\n".join(f"- {escape(sentence)}" for sentence in report.summary),
+        _figures(report),
+        _findings(report),
+        *(_view_table(table) for table in view.tables(report)),
+        _left_out(report),
+        _ledger(report),
+        _environment(report),
+        f"_{escape(report.tool.name)} {escape(report.tool.version)}; exact nanoseconds are in report.json._",
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def render_comparison(reports: Sequence[Report], title: str) -> str:
+    """The side-by-side table of several runs."""
+    table = compare_table(reports)
+    header = ["Run", *(f"{column.label} ({column.unit})" for column in table.columns)]
+    rows = [[name, *cells] for name, cells in table.rows]
+    return f"# {escape(title)}\n\n{_table(header, rows, numeric=range(1, len(header)))}\n\n{table.note}\n"
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[object]], numeric: Iterable[int] = ()) -> str:
+    right = set(numeric)
+    lines = [
+        " | ".join(escape(cell) for cell in header),
+        " | ".join("--:" if place in right else "---" for place in range(len(header))),
+        *(" | ".join(escape(cell) for cell in row) for row in rows),
+    ]
+    return "\n".join(f"| {line} |" for line in lines)
+
+
+def _figures(report: Report) -> str:
+    rows = [
+        [shown.label, shown.text, shown.note] for shown in (*view.cards(report), *view.more_figures(report))
+    ]
+    return f"## Figures, {per_text(report)}\n\n{_table(['Figure', 'Value', 'What it is'], rows, [1])}"
+
+
+def _findings(report: Report) -> str:
+    if not report.findings:
+        return ""
+    lines: list[str] = []
+    for finding in report.findings:
+        evidence = ", ".join(f"{escape(key)} {escape(value)}" for key, value in finding.evidence.items())
+        lines.append(f"- **{finding.severity}** {escape(finding.text)}")
+        lines += [f"  What to do: {escape(finding.advice)}"] if finding.advice else []
+        lines.append(f"  Evidence: {evidence}")
+    return "## Findings\n\n" + "\n".join(lines)
+
+
+def _view_table(table: Table) -> str:
+    columns = table.columns
+    header = [f"{column.label} ({column.unit})" if column.unit else column.label for column in columns]
+    rows = [
+        [cell_text(column.kind, value) for column, value in zip(columns, row, strict=True)]
+        for row in table.rows[:_ROWS]
+    ]
+    numeric = [place for place, column in enumerate(columns) if column.kind != "text"]
+    more = table.total - len(rows)
+    note = f"\n\n{more} more rows in the data files." if more > 0 else ""
+    return f"## {table.title}\n\n{_table(header, rows, numeric)}{note}"
+
+
+def cell_text(kind: str, value: object) -> str:
+    """A cell of a table of the report, without its unit (the header has it)."""
+    if value is None:
+        return "–"
+    if kind == "text" or not isinstance(value, (int, float)):
+        return str(value)
+    if kind == "ms":
+        return milliseconds(value)
+    if kind == "us":
+        return milliseconds(value * 1000)
+    if kind == "ratio":
+        return percent(value).removesuffix(" %")
+    if kind == "bytes":
+        return size(value)
+    return str(value) if kind == "int" else f"{value:.1f}"
+
+
+def _left_out(report: Report) -> str:
+    rows = [
+        [rank.rank, rank.device, entry.reason, entry.kind, entry.events, duration(entry.ns)]
+        for rank in report.ranks
+        for entry in rank.left_out
+    ]
+    if not rows:
+        return ""
+    more = f"\n\n{len(rows) - _ROWS} more in the data files." if len(rows) > _ROWS else ""
+    header = ["Rank", "Device", "Why", "Kind", "Events", "Time"]
+    return f"## Left out of every window\n\n{_table(header, rows[:_ROWS], (0, 1, 4, 5))}{more}"
+
+
+def _ledger(report: Report) -> str:
+    if not report.data_quality:
+        return ""
+    rows = [
+        [
+            e.severity,
+            e.count,
+            e.text,
+            e.code,
+            e.file or "the run",
+            "" if e.first_offset is None else e.first_offset,
+        ]
+        for e in report.data_quality
+    ]
+    header = ["Severity", "Count", "What", "Code", "File", "First at byte"]
+    return f"## Data quality\n\n{_table(header, rows, (1, 5))}"
+
+
+def _environment(report: Report) -> str:
+    rows: list[list[object]] = []
+    for key, value in (("workload", report.run.workload), *report.environment.items()):
+        if isinstance(value, dict):
+            rows += [[f"{key}.{name}", part] for name, part in value.items() if part is not None]
+        elif isinstance(value, list):
+            rows.append([key, "; ".join(str(part) for part in value)])
+        elif value is not None:
+            rows.append([key, value])
+    return f"## Environment\n\n{_table(['Name', 'Value'], rows)}" if rows else ""

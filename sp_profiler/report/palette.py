@@ -1,0 +1,90 @@
+"""Colours and patterns, the same in every figure: Okabe-Ito, told apart without colour too.
+
+Both themes use the same fills; only ink, lines and background change with the theme.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one kind of time is drawn. `pattern` is a plotly pattern shape, empty for a plain fill."""
+
+    label: str
+    color: str
+    pattern: str = ""
+
+
+TIME = {
+    "compute": Look("computation only", "#0072B2"),
+    "overlapped": Look("communication overlapped", "#009E73", "/"),
+    "exposed": Look("communication exposed", "#D55E00", "x"),
+    "memory": Look("copies only", "#CC79A7"),
+    "idle": Look("idle", "#9AA3AE", "."),
+}
+
+ROLE = {
+    "fwd": Look("forward GEMM", "#0072B2"),
+    "recompute": Look("recompute", "#4C5FB0", "-"),
+    "dgrad": Look("dgrad", "#56B4E9"),
+    "wgrad": Look("wgrad", "#009E73", "/"),
+    "attention": Look("attention", "#CC79A7"),
+    "optimizer": Look("optimizer", "#8C6BB1", "|"),
+    "other": Look("other computation", "#8A94A3"),
+    "unknown": Look("unknown role", "#B9C0CA", "."),
+}
+
+KIND = {
+    "communication": Look("communication", "#E69F00", "\\"),
+    "fused": Look("GEMM fused with its collective", "#A6761D", "+"),
+    "memory": Look("copy or memset", "#CC79A7", "-"),
+}
+
+THEMES: dict[str, dict[str, Any]] = {
+    "light": {
+        "ink": "#1f2733",
+        "muted": "#5b6675",
+        "line": "#e3e7ee",
+        "paper": "#ffffff",
+        "hover": "#ffffff",
+    },
+    "dark": {"ink": "#e6eaf0", "muted": "#a3adbb", "line": "#2c3542", "paper": "#161c25", "hover": "#222b37"},
+}
+
+
+def marker(look: Look) -> dict[str, Any]:
+    """The plotly marker of a bar."""
+    line = {"width": 0}
+    if not look.pattern:
+        return {"color": look.color, "line": line}
+    pattern = {
+        "shape": look.pattern,
+        "fillmode": "overlay",
+        "fgcolor": "rgba(255,255,255,0.5)",
+        "size": 6,
+        "solidity": 0.22,
+    }
+    return {"color": look.color, "line": line, "pattern": pattern}
+
+
+def theme_patch(theme: str, axes: list[str]) -> dict[str, Any]:
+    """What `Plotly.relayout` changes to bring a figure with these axes into a theme."""
+    look = THEMES[theme]
+    patch: dict[str, Any] = {
+        "paper_bgcolor": look["paper"],
+        "plot_bgcolor": look["paper"],
+        "font.color": look["ink"],
+        "legend.font.color": look["ink"],
+        "hoverlabel.bgcolor": look["hover"],
+        "hoverlabel.font.color": look["ink"],
+        "hoverlabel.bordercolor": look["line"],
+        "modebar.color": look["muted"],
+        "modebar.activecolor": look["ink"],
+    }
+    for axis in axes:
+        patch |= {f"{axis}.gridcolor": look["line"], f"{axis}.tickfont.color": look["ink"]}
+        patch |= {f"{axis}.title.font.color": look["muted"], f"{axis}.zerolinecolor": look["line"]}
+    return patch

@@ -1,0 +1,235 @@
+"""The main sentences of a report, most important first, from its numbers only.
+
+Every number is per step: the mean over the windows of all ranks. With another window rule it is the
+mean per rank. A figure that is not known is said to be so, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sp_profiler.analysis.results import CollectiveFigures, Figures, Hiding, RankFigures
+from sp_profiler.report.format import counted, duration, listed, percent, visible
+
+_OPS = {
+    "all_reduce": "all-reduce",
+    "all_gather": "all-gather",
+    "reduce_scatter": "reduce-scatter",
+    "all_to_all": "all-to-all",
+    "send_recv": "send/recv",
+}
+_NAMED_PARTS = 3  # purposes named in one sentence; the rest is summed up
+
+
+def op_name(op: str | None) -> str:
+    """`all_reduce` -> `all-reduce`, as the field writes it."""
+    return "collective" if op is None else _OPS.get(op, visible(op).replace("_", "-"))
+
+
+@dataclass(frozen=True)
+class Basis:
+    """What the sentences are made of. `windows` counts (rank, device, step), the base of every mean."""
+
+    totals: Figures
+    ranks: Sequence[RankFigures]
+    collectives: Sequence[CollectiveFigures]
+    steps: int  # 0: the window is the whole trace
+    windows: int
+    is_cpu: bool
+
+    @property
+    def per(self) -> str:
+        return " per step" if self.steps else " per rank" if len(self.ranks) > 1 else ""
+
+    @property
+    def whole(self) -> str:
+        return "step" if self.steps else "trace"
+
+    def mean(self, ns: int) -> float:
+        return ns / max(self.windows, 1)
+
+
+def sentences(basis: Basis) -> list[str]:
+    """The summary of a report; at least one sentence for any trace."""
+    totals = basis.totals
+    if not basis.ranks or not totals.window_ns:
+        return ["No activity was found: there is nothing to measure in this trace."]
+    if not totals.comm_ns:
+        return [_no_communication(basis), _average(basis)]
+    said = [_hiding(basis), _nothing_overlaps(basis), _under_which_role(basis), _hideable_unknown(basis)]
+    said += [_purpose_unknown(basis), _if_all_hidden(basis), _average(basis), _cpu_run(basis)]
+    return [sentence for sentence in said if sentence]
+
+
+def _no_communication(basis: Basis) -> str:
+    beside = sum(rank.cpu_comm_ns or 0 for rank in basis.ranks)
+    if beside:
+        return (
+            f"No communication on a device in this trace; {duration(beside)} of gloo communication "
+            "on the CPU is reported apart, because computation on a device says nothing of it."
+        )
+    if basis.totals.comm_ns is None:
+        return "Whether this trace holds communication is not known; the data-quality ledger says why."
+    return "No communication in this trace, so there is nothing to hide and nothing exposed."
+
+
+def _hiding(basis: Basis) -> str:
+    totals = basis.totals
+    if totals.dgrad_comm_ns and totals.wgrad_overlapped_ns is not None:
+        clause = _wgrad_clause(basis)
+    elif not totals.overlapped_ns:
+        clause = "Computation hides nothing of the communication"
+    else:
+        clause = f"Computation hides {percent(totals.overlap_ratio)} of the communication"
+        clause += _of_hideable(basis, totals)
+    return f"{clause}; {_exposed_clause(basis)}."
+
+
+def _wgrad_clause(basis: Basis) -> str:
+    totals = basis.totals
+    names = sorted({op_name(c.op) for c in basis.collectives if c.purpose == "dgrad"})
+    what = f"the dgrad {names[0]}" if len(names) == 1 else "the dgrad collectives"
+    share = percent(totals.wgrad_overlap_ratio) if totals.wgrad_overlapped_ns else "nothing"
+    return f"wgrad hides {share} of {what}" + _of_hideable(basis, totals.hiding_by_purpose.get("dgrad"))
+
+
+def _of_hideable(basis: Basis, hiding: Hiding | Figures | None) -> str:
+    if hiding is None or hiding.partner_hideable_ns is None or not hiding.partner_hideable_ns:
+        return ""
+    if not hiding.partner_hidden_ns:
+        could = duration(basis.mean(hiding.partner_hideable_ns))
+        return f", though {could}{basis.per} could be hidden"
+    if hiding.partner_hidden_ns == hiding.partner_hideable_ns:
+        return ", all that could be hidden"
+    return f", {percent(hiding.hidden_of_hideable)} of what could be hidden"
+
+
+def _exposed_clause(basis: Basis) -> str:
+    exposed = basis.totals.exposed_ns
+    if exposed is None:
+        return "how much stays exposed is not known"
+    if exposed == 0:
+        return "no communication stays exposed"
+    clause = f"{duration(basis.mean(exposed))}{basis.per} stay exposed"
+    return clause + _parts_clause(basis, basis.totals.exposed_by_purpose_ns)
+
+
+def _parts_clause(basis: Basis, by_purpose: Mapping[str, int]) -> str:
+    parts = sorted(((ns, key) for key, ns in by_purpose.items() if ns), key=lambda part: (-part[0], part[1]))
+    if not parts:
+        return ""
+    if len(parts) == 1:
+        return f", all of it in {_purpose(parts[0][1])}"
+    named = [f"{duration(basis.mean(ns))} in {_purpose(key)}" for ns, key in parts[:_NAMED_PARTS]]
+    rest = sum(ns for ns, _ in parts[_NAMED_PARTS:])
+    if rest:
+        named.append(f"{duration(basis.mean(rest))} in others")
+    return f", of which {listed(named)}"
+
+
+def _purpose(key: str) -> str:
+    if key == "unknown":
+        return "collectives of unknown purpose"
+    return f"{'other' if key == 'other' else visible(key)} collectives"
+
+
+def _nothing_overlaps(basis: Basis) -> str:
+    if basis.totals.overlapped_ns != 0 or not basis.collectives:
+        return ""
+    count = len(basis.collectives)
+    known = [c.is_async for c in basis.collectives if c.is_async is not None]
+    if len(known) == count and not any(known):
+        if count == 1:
+            return "Nothing overlaps: the only collective is synchronous."
+        return f"Nothing overlaps: all {count} collectives are synchronous."
+    asynchronous = sum(known)
+    told = (
+        f", though {asynchronous} {'is' if asynchronous == 1 else 'are'} asynchronous" if asynchronous else ""
+    )
+    none = "the only collective does not run" if count == 1 else f"none of the {count} collectives runs"
+    return f"Nothing overlaps: {none} while the device computes{told}."
+
+
+def _under_which_role(basis: Basis) -> str:
+    overlapped = basis.totals.overlapped_ns
+    if not overlapped:
+        return ""
+    parts = [(ns, role) for role, ns in basis.totals.overlapped_by_role_ns.items() if ns]
+    parts.sort(key=lambda part: (-part[0], part[1]))
+    what = f"Of the communication {duration(basis.mean(overlapped))}{basis.per} are hidden"
+    if len(parts) == 1:
+        return f"{what}, all of it under {_role(parts[0][1])}."
+    named = [f"{duration(basis.mean(ns))} under {_role(role)}" for ns, role in parts]
+    return f"{what}: {listed(named)}."
+
+
+def _role(role: str) -> str:
+    if role in ("other", "unknown"):
+        return f"computation of {'another' if role == 'other' else 'unknown'} role"
+    return {"fwd": "forward GEMMs", "optimizer": "the optimizer"}.get(role, role)
+
+
+def _hideable_unknown(basis: Basis) -> str:
+    totals = basis.totals
+    if totals.partner_hideable_ns is None:
+        return (
+            "How much could have been hidden is not known: no collective has a known partner "
+            "(the GEMMs it should hide under)."
+        )
+    if totals.dgrad_comm_ns is None:
+        return "How much wgrad hides is not known: no collective was recognised as a dgrad collective."
+    return ""
+
+
+def _purpose_unknown(basis: Basis) -> str:
+    unknown = sum(c.dur_ns for c in basis.collectives if c.purpose == "unknown")
+    whole = sum(c.dur_ns for c in basis.collectives)
+    if not unknown or not whole:
+        return ""
+    share = percent(unknown / whole)
+    return f"The purpose of {share} of the communication time is unknown; it never counts as dgrad."
+
+
+def _if_all_hidden(basis: Basis) -> str:
+    """DESIGN section 4, Hiding. Not said of CPU runs, where overlap does not shorten the step."""
+    totals = basis.totals
+    if basis.is_cpu or totals.step_ns_if_all_hidden is None or totals.partner_hideable_ns is None:
+        return ""
+    slowest = max((rank.window_ns or 0 for rank in basis.ranks), default=0)
+    count = max(basis.steps, 1)
+    now, then = slowest / count, totals.step_ns_if_all_hidden / count
+    if then >= now:
+        if not totals.exposed_ns:
+            return "Everything that could be hidden is hidden."
+        return "Everything that could be hidden is hidden; what stays exposed is communication-bound."
+    gain = max(0, totals.partner_hideable_ns - (totals.partner_hidden_ns or 0))
+    rest = "" if gain >= (totals.exposed_ns or 0) else "; the rest is communication-bound"
+    return (
+        f"If everything hideable were hidden the {basis.whole} would take {duration(then)} "
+        f"instead of {duration(now)}{rest}."
+    )
+
+
+def _average(basis: Basis) -> str:
+    totals = basis.totals
+    named: Iterable[tuple[int | None, str]] = (
+        (totals.compute_ns, "computation"),
+        (totals.exposed_ns, "exposed communication"),
+        (totals.memory_op_only_ns, "copies alone"),
+        (totals.idle_ns, "idle"),
+    )
+    parts = [f"{duration(basis.mean(ns))} {what}" for ns, what in named if ns]
+    takes = duration(basis.mean(totals.window_ns or 0))
+    ranks = counted(len({(r.rank, r.file) for r in basis.ranks}), "rank")
+    if basis.steps:
+        base = f"A step takes {takes} on average ({counted(basis.steps, 'step')} of {ranks})"
+    else:
+        base = f"The trace spans {takes}{' on average' if len(basis.ranks) > 1 else ''} ({ranks})"
+    return f"{base}: {listed(parts)}."
+
+
+def _cpu_run(basis: Basis) -> str:
+    if not basis.is_cpu:
+        return ""
+    return "This is a CPU run: read it for its structure, what runs under what, not for its speed."

@@ -1,0 +1,215 @@
+"""The report on a terminal or in a pipe: the main sentences first, then compact tables.
+
+Names from a trace are `Text`, never markup, with control characters written out. Into a pipe goes plain
+text: no colours, no cursor movements, and lines wide enough for the tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from sp_profiler.ledger import SEVERITIES
+from sp_profiler.report.compare_table import compare_table
+from sp_profiler.report.format import counted, duration, milliseconds, percent, visible
+from sp_profiler.report.model import Report, by_step, windows_of
+
+PIPE_WIDTH = 120
+_ROWS = 16
+_STYLE = {
+    "loss": "bold red",
+    "repair": "red",
+    "warning": "bold red",
+    "assumption": "yellow",
+    "advice": "cyan",
+}
+
+
+def print_report(report: Report, console: Console | None = None) -> None:
+    """Print the summary of one run (by default on stdout)."""
+    out = _console(console)
+    _line(out, report.run.name, "bold")
+    for place, sentence in enumerate(report.summary):
+        _line(out, sentence, "bold" if place == 0 else "")
+    for table in (_ranks(report, out), _purposes(report, out)):
+        if table is not None:
+            _gap(out)
+            _print(out, table)
+    _findings(out, report)
+    _left_out(out, report)
+    _ledger(out, report)
+
+
+def print_comparison(reports: Sequence[Report], console: Console | None = None) -> None:
+    """Print the side-by-side table of several runs."""
+    out = _console(console)
+    compared = compare_table(reports)
+    heads = [f"{column.label}\n{column.unit}".replace(" ", "\n", 1) for column in compared.columns]
+    rows = [[name, *cells] for name, cells in compared.rows]
+    _print(out, _fitted(out, None, ["run", *heads], rows, [heads[1], heads[5], heads[2], heads[8], heads[3]]))
+    _line(out, compared.note, "dim")
+    if reports and all(report.run.device_type == "cpu" for report in reports):
+        _line(out, "CPU runs: read them for structure (what runs under what), not for speed.", "dim")
+
+
+def _fitted(
+    out: Console, title: str | None, heads: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str]
+) -> Table:
+    """A table as wide as the console allows: columns in `spare` are dropped in turn until it fits."""
+    kept = list(range(len(heads)))
+    table = _filled(title, heads, rows, kept)
+    unlimited = out.options.update(width=10_000)
+    for name in spare:
+        if out.measure(table, options=unlimited).maximum <= out.width:
+            break
+        kept.remove(heads.index(name))
+        table = _filled(title, heads, rows, kept)
+    return table
+
+
+def _filled(
+    title: str | None, heads: Sequence[str], rows: Sequence[Sequence[str]], kept: Sequence[int]
+) -> Table:
+    table = _table(title)
+    for place in kept:
+        table.add_column(heads[place], justify="right" if place else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*(_text(row[place]) for place in kept))
+    return table
+
+
+def _console(console: Console | None) -> Console:
+    out = Console() if console is None else console
+    if not out.is_terminal and out.width < PIPE_WIDTH:
+        out.width = PIPE_WIDTH
+    return out
+
+
+def _text(value: object, style: str = "") -> Text:
+    return Text(visible(value), style=style)
+
+
+def _line(out: Console, text: str, style: str = "") -> None:
+    out.print(_text(text, style), highlight=False, soft_wrap=not out.is_terminal)
+
+
+def _gap(out: Console) -> None:
+    out.print()
+
+
+def _print(out: Console, renderable: RenderableType) -> None:
+    out.print(renderable, highlight=False)
+
+
+def _table(title: str | None = None) -> Table:
+    return Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+
+
+def _ranks(report: Report, out: Console) -> Table | None:
+    if not report.ranks or report.totals.window_ns is None:
+        return None
+    several = len({r.device for r in report.ranks}) > 1
+    fields = {
+        "time": "window_ns",
+        "compute": "compute_ns",
+        "comm": "comm_ns",
+        "overlapped": "overlapped_ns",
+        "exposed": "exposed_ns",
+        "under\nwgrad": "wgrad_overlapped_ns",
+        "copies\nonly": "memory_op_only_ns",
+        "idle": "idle_ns",
+    }
+    rows: list[list[str]] = []
+    for r in sorted(report.ranks, key=lambda r: -(r.exposed_ns or 0))[:_ROWS]:
+        values = [getattr(r, name) for name in fields.values()]
+        count = windows_of(report, r)
+        cells = [milliseconds(None if value is None else value / count) for value in values]
+        ratio = "–" if r.hidden_of_hideable is None else percent(r.hidden_of_hideable)
+        name = "–" if r.rank is None else str(r.rank)
+        rows.append([f"{name} device {r.device}" if several else name, *cells, ratio])
+    heads = ["rank", *fields, "hidden of\nhideable"]
+    title = f"By rank, {'ms per step' if by_step(report) else 'ms'}"
+    table = _fitted(out, title, heads, rows, ["copies\nonly", "idle", "compute", "comm"])
+    if len(report.ranks) > _ROWS:
+        table.caption = f"the {_ROWS} most exposed of {len(report.ranks)}"
+    return table
+
+
+def _purposes(report: Report, out: Console) -> Table | None:
+    sums: dict[str, list[int]] = {}
+    for c in report.collectives:
+        entry = sums.setdefault(c.purpose, [0, 0, 0, 0])
+        entry[0] += 1
+        entry[1] += c.dur_ns
+        entry[2] += c.overlapped_ns
+        entry[3] += c.exposed_share_ns
+    if not sums:
+        return None
+    count = windows_of(report)
+    rows: list[list[str]] = []
+    for purpose, (number, *times) in sorted(sums.items(), key=lambda item: -item[1][3]):
+        hiding = report.totals.hiding_by_purpose.get(purpose)
+        known = hiding is not None and hiding.hidden_of_hideable is not None
+        ratio = percent(hiding.hidden_of_hideable) if hiding is not None and known else "–"
+        rows.append([purpose, str(number), *(milliseconds(ns / count) for ns in times), ratio])
+    heads = ["purpose", "collectives", "duration", "overlapped", "exposed", "hidden of\nhideable"]
+    title = f"By purpose, {'ms per step and rank' if by_step(report) else 'ms per rank'}"
+    return _fitted(out, title, heads, rows, ["duration", "overlapped"])
+
+
+def _findings(out: Console, report: Report) -> None:
+    for finding in report.findings:
+        _gap(out)
+        line = Text.assemble((f"{finding.severity}: ", _STYLE.get(finding.severity, "")), _text(finding.text))
+        out.print(line, highlight=False, soft_wrap=not out.is_terminal)
+        if finding.advice:
+            _line(out, f"  {finding.advice}")
+
+
+def _left_out(out: Console, report: Report) -> None:
+    sums: dict[tuple[str, str], list[int]] = {}
+    for rank in report.ranks:
+        for entry in rank.left_out:
+            total = sums.setdefault((entry.kind, entry.reason), [0, 0])
+            total[0] += entry.events
+            total[1] += entry.ns
+    if not sums:
+        return
+    _gap(out)
+    parts = [
+        f"{duration(ns)} of {kind} {reason.replace('-', ' ')} ({counted(n, 'event')})"
+        for (kind, reason), (n, ns) in sums.items()
+    ]
+    _line(out, f"Left out, all ranks: {'; '.join(parts)}.")
+
+
+def _ledger(out: Console, report: Report) -> None:
+    if not report.data_quality:
+        return
+    _gap(out)
+    counts = {s: sum(entry.severity == s for entry in report.data_quality) for s in SEVERITIES}
+    named = ", ".join(
+        counted(count, severity, "losses" if severity == "loss" else None)
+        for severity, count in counts.items()
+        if count
+    )
+    _line(out, f"Data quality: {named}.")
+    for entry in report.data_quality[:_ROWS]:
+        times = f" (×{entry.count})" if entry.count != 1 else ""
+        line = Text.assemble(
+            "  ", (entry.severity, _STYLE.get(entry.severity, "dim")), _text(f" {entry.text}{times}")
+        )
+        out.print(line, highlight=False, soft_wrap=not out.is_terminal)
+    if len(report.data_quality) > _ROWS:
+        _line(out, f"  {len(report.data_quality) - _ROWS} more kinds: see data_quality in the JSON report.")

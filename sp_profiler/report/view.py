@@ -1,0 +1,355 @@
+"""What the HTML page shows of a report: figures with their exact values, and tables.
+
+A figure shown on the page is a field of the report: `path` names it (`totals.comm_ns`), `value` is the
+field itself, and the text is made from that value and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sp_profiler.report.figures import collective_kind
+from sp_profiler.report.format import duration, percent, visible
+from sp_profiler.report.model import Report, by_step, windows_of
+
+MOST_ROWS = 2000
+"""Rows of a table on the page; the most exposed ones are chosen, the rest is in the data files."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A field of the report as the page shows it. `raw` is the exact value as JSON (`null` included)."""
+
+    path: str
+    label: str
+    text: str
+    raw: str
+    note: str = ""
+    share: float | None = None  # for a bar, 0..1
+
+
+@dataclass(frozen=True)
+class Column:
+    """`kind`: text, int, ms (from ns), us (from ns), ratio, bytes, number. `unit` stands in the header."""
+
+    key: str
+    label: str
+    kind: str
+    unit: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    id: str
+    title: str
+    columns: list[Column]
+    rows: list[list[Any]]
+    total: int
+    note: str = ""
+
+
+def _ns(report: Report, name: str, text: str, note: str = "") -> Shown:
+    """A sum of nanoseconds, shown as the mean per window, with its share of the window."""
+    value = getattr(report.totals, name)
+    window = report.totals.window_ns
+    mean = None if value is None else value / windows_of(report)
+    share = value / window if value is not None and window else None
+    return Shown(f"totals.{name}", text, duration(mean), json.dumps(value), note, share)
+
+
+def _ratio(report: Report, name: str, text: str, note: str = "") -> Shown:
+    value = getattr(report.totals, name)
+    return Shown(f"totals.{name}", text, percent(value), json.dumps(value), note, value)
+
+
+def _if_all_hidden(report: Report) -> Shown:
+    """Of the slowest rank, so a mean over its own steps only."""
+    value = report.totals.step_ns_if_all_hidden
+    mean = None if value is None else value / max(len(report.window.steps), 1)
+    note = "slowest rank, if everything hideable were hidden"
+    return Shown(
+        "totals.step_ns_if_all_hidden", "Step if all hidden", duration(mean), json.dumps(value), note
+    )
+
+
+def cards(report: Report) -> list[Shown]:
+    """The four figures on top."""
+    totals, per = report.totals, per_text(report)
+    count = windows_of(report)
+
+    def mean(ns: int | None) -> str:
+        return duration(None if ns is None else ns / count)
+
+    slowest = max(((r.window_ns or 0) / windows_of(report, r) for r in report.ranks), default=0)
+    what = "Step time" if by_step(report) else "Trace span"
+    exposed_share = (
+        totals.exposed_ns / totals.window_ns if totals.exposed_ns is not None and totals.window_ns else None
+    )
+    return [
+        _ns(report, "window_ns", what, f"mean; slowest rank {duration(slowest)}"),
+        _ns(report, "exposed_ns", "Exposed communication", f"{percent(exposed_share)} of the time, {per}"),
+        _ratio(
+            report,
+            "wgrad_overlap_ratio",
+            "dgrad communication under wgrad",
+            f"{mean(totals.wgrad_overlapped_ns)} of {mean(totals.dgrad_comm_ns)}",
+        ),
+        _ratio(
+            report,
+            "hidden_of_hideable",
+            "Hidden of hideable",
+            f"{mean(totals.partner_hidden_ns)} of {mean(totals.partner_hideable_ns)}",
+        ),
+    ]
+
+
+def per_text(report: Report) -> str:
+    return "mean per step and rank" if by_step(report) else "mean per rank"
+
+
+def more_figures(report: Report) -> list[Shown]:
+    """The other totals, in the order in which they add up."""
+    unknown = report.totals.partner_unknown
+    without = f"; {unknown} collectives without a known partner" if unknown else ""
+    return [
+        _ns(report, "comm_ns", "Communication", "union of all collectives"),
+        _ns(report, "overlapped_ns", "Overlapped", "communication while computation runs"),
+        _ratio(report, "overlap_ratio", "Overlap ratio", "overlapped of communication"),
+        _ns(report, "compute_ns", "Computation", "union of all kernels that compute"),
+        _ns(report, "memory_op_only_ns", "Copies only", "copies and memsets beside nothing else"),
+        _ns(report, "idle_ns", "Idle", "nothing runs on the device"),
+        _ns(report, "dgrad_comm_ns", "dgrad communication", "gradients of activations"),
+        _ns(report, "wgrad_overlapped_ns", "… under wgrad", "dgrad communication while wgrad runs"),
+        _ns(
+            report,
+            "partner_hidden_ns",
+            "Hidden under the partner",
+            f"each collective under its own GEMMs{without}",
+        ),
+        _ns(report, "partner_hideable_ns", "Hideable", "the shorter of collective and partner"),
+        _if_all_hidden(report),
+    ]
+
+
+def tables(report: Report) -> list[Table]:
+    """The sortable tables, most asked first."""
+    made = [
+        _kinds_table(report),
+        _collectives_table(report),
+        _exposed_table(report),
+        _ranks_table(report),
+        _steps_table(report),
+        _groups_table(report),
+        _gemms_table(report),
+    ]
+    return [table for table in made if table.rows]
+
+
+def plain_table(table: Table) -> dict[str, Any]:
+    """For the page's script. Text is made visible here, so the script only ever sets text."""
+    rows = [[visible(cell) if isinstance(cell, str) else cell for cell in row] for row in table.rows]
+    return asdict(table) | {"rows": rows}
+
+
+def _table(
+    name: str,
+    title: str,
+    columns: Sequence[Column],
+    items: Iterable[Any],
+    get: Callable[[Any, str], Any] = getattr,
+    note: str = "",
+) -> Table:
+    chosen = list(items)
+    rows = [[get(item, column.key) for column in columns] for item in chosen[:MOST_ROWS]]
+    if len(chosen) > MOST_ROWS:
+        note = (
+            f"{note} The {MOST_ROWS} of {len(chosen)} with most exposed time; all are in report.json.".strip()
+        )
+    return Table(name, title, list(columns), rows, len(chosen), note)
+
+
+def _kinds_table(report: Report) -> Table:
+    rows: dict[tuple[str, str, str], dict[str, Any]] = {}
+    for c in report.collectives:
+        op, group, purpose = collective_kind(c)
+        empty = {"op": op, "group": group, "purpose": purpose, "count": 0, "bytes": 0}
+        row = rows.setdefault(
+            (op, group, purpose),
+            empty | dict.fromkeys(("asynchronous", "dur", "overlapped", "exposed", "share"), 0),
+        )
+        row["count"] += 1
+        row["bytes"] = None if c.bytes is None or row["bytes"] is None else row["bytes"] + c.bytes
+        row["asynchronous"] = (
+            None
+            if c.is_async is None or row["asynchronous"] is None
+            else (row["asynchronous"] + int(c.is_async))
+        )
+        row["dur"] += c.dur_ns
+        row["overlapped"] += c.overlapped_ns
+        row["exposed"] += c.exposed_ns
+        row["share"] += c.exposed_share_ns
+    columns = [
+        Column("op", "Collective", "text"),
+        Column("group", "Group", "text"),
+        Column("purpose", "Purpose", "text"),
+        Column("count", "Count", "int"),
+        Column("asynchronous", "Async", "int"),
+        Column("bytes", "Size", "bytes"),
+        Column("dur", "Duration", "ms", "ms"),
+        Column("overlapped", "Overlapped", "ms", "ms"),
+        Column("exposed", "Exposed", "ms", "ms"),
+        Column("share", "Share of exposed", "ms", "ms"),
+    ]
+    items = sorted(rows.values(), key=lambda row: -row["share"])
+    return _table(
+        "kinds",
+        "Collectives by kind",
+        columns,
+        items,
+        lambda row, key: row[key],
+        "Sums over all ranks and steps.",
+    )
+
+
+def _collectives_table(report: Report) -> Table:
+    origin = min((c.start_ns for c in report.collectives), default=0)
+
+    def get(c: Any, key: str) -> Any:
+        if key == "start":
+            return c.start_ns - origin
+        if key == "partner":
+            return c.partner.what if c.partner else None
+        if key == "is_async":
+            return None if c.is_async is None else "async" if c.is_async else "sync"
+        return getattr(c, key)
+
+    columns = [
+        Column("id", "#", "int"),
+        Column("rank", "Rank", "int"),
+        Column("step", "Step", "int"),
+        Column("op", "Op", "text"),
+        Column("group", "Group", "text"),
+        Column("purpose", "Purpose", "text"),
+        Column("phase", "Phase", "text"),
+        Column("module", "Module", "text"),
+        Column("bytes", "Size", "bytes"),
+        Column("is_async", "Launch", "text"),
+        Column("start", "Start", "ms", "ms"),
+        Column("dur_ns", "Duration", "us", "µs"),
+        Column("overlapped_ns", "Overlapped", "us", "µs"),
+        Column("exposed_ns", "Exposed", "us", "µs"),
+        Column("partner", "Partner", "text"),
+        Column("hideable_ns", "Hideable", "us", "µs"),
+        Column("hidden_ns", "Hidden", "us", "µs"),
+        Column("kernel", "Kernel", "text"),
+    ]
+    if any(c.busbw_gbps is not None for c in report.collectives):
+        columns.insert(-1, Column("busbw_gbps", "busbw", "number", "GB/s"))
+    items = sorted(report.collectives, key=lambda c: (-c.exposed_share_ns, c.id))
+    return _table(
+        "collectives", "Every collective", columns, items, get, "Start counts from the first collective."
+    )
+
+
+def _exposed_table(report: Report) -> Table:
+    totals = report.totals
+    maps = {
+        "module": totals.exposed_by_module_ns,
+        "layer": totals.exposed_by_layer_ns,
+        "phase": totals.exposed_by_phase_ns,
+        "group": totals.exposed_by_group_ns,
+        "operation": totals.exposed_by_op_ns,
+        "purpose": totals.exposed_by_purpose_ns,
+        "cause": totals.exposed_by_cause_ns or {},
+    }
+    whole = totals.exposed_ns
+    rows = [
+        {"by": by, "key": key, "ns": ns, "share": ns / whole if whole else None}
+        for by, parts in maps.items()
+        for key, ns in sorted(parts.items(), key=lambda part: -part[1])
+        if ns
+    ]
+    columns = [
+        Column("by", "By", "text"),
+        Column("key", "Where", "text"),
+        Column("ns", "Exposed", "ms", "ms"),
+        Column("share", "Of all exposed", "ratio", "%"),
+    ]
+    return _table(
+        "exposed",
+        "Where communication is exposed",
+        columns,
+        rows,
+        lambda row, key: row[key],
+        "Each grouping sums to all exposed communication of all ranks and steps.",
+    )
+
+
+_FIGURES = [
+    Column("window_ns", "Window", "ms", "ms"),
+    Column("compute_ns", "Compute", "ms", "ms"),
+    Column("comm_ns", "Comm", "ms", "ms"),
+    Column("overlapped_ns", "Overlapped", "ms", "ms"),
+    Column("exposed_ns", "Exposed", "ms", "ms"),
+    Column("memory_op_only_ns", "Copies only", "ms", "ms"),
+    Column("idle_ns", "Idle", "ms", "ms"),
+    Column("wgrad_overlapped_ns", "dgrad comm under wgrad", "ms", "ms"),
+    Column("wgrad_overlap_ratio", "of dgrad comm", "ratio", "%"),
+    Column("hidden_of_hideable", "Hidden of hideable", "ratio", "%"),
+]
+_RANK = [Column("rank", "Rank", "int"), Column("device", "Device", "int")]
+
+
+def _ranks_table(report: Report) -> Table:
+    columns = [*_RANK, *_FIGURES, Column("step_ns_if_all_hidden", "If all hidden", "ms", "ms")]
+    items = (
+        sorted(report.ranks, key=lambda r: -(r.exposed_ns or 0))
+        if len(report.ranks) > MOST_ROWS
+        else report.ranks
+    )
+    return _table("ranks", "Ranks", columns, items, note="Sums over all steps.")
+
+
+def _steps_table(report: Report) -> Table:
+    columns = [*_RANK, Column("step", "Step", "int"), *_FIGURES]
+    items = (
+        sorted(report.steps, key=lambda s: -(s.exposed_ns or 0))
+        if len(report.steps) > MOST_ROWS
+        else report.steps
+    )
+    return _table("steps", "Steps", columns, items)
+
+
+def _groups_table(report: Report) -> Table:
+    columns = [
+        Column("group", "Group", "text"),
+        Column("size", "Ranks", "int"),
+        Column("backend", "Backend", "text"),
+        Column("collectives", "Collectives", "int"),
+        Column("bytes", "Size", "bytes"),
+        Column("comm_ns", "Comm", "ms", "ms"),
+        Column("overlapped_ns", "Overlapped", "ms", "ms"),
+        Column("exposed_share_ns", "Share of exposed", "ms", "ms"),
+    ]
+    return _table("groups", "Process groups", columns, report.groups, note="Sums over all ranks and steps.")
+
+
+def _gemms_table(report: Report) -> Table:
+    columns = [
+        Column("role", "Role", "text"),
+        Column("shape", "Shape", "text"),
+        Column("dtype", "Dtype", "text"),
+        Column("count", "Count", "int"),
+        Column("total_ns", "Total", "ms", "ms"),
+        Column("mean", "Mean", "us", "µs"),
+        Column("tflops", "Rate", "number", "TFLOP/s"),
+        Column("name", "Kernel", "text"),
+    ]
+
+    def get(gemm: Any, key: str) -> Any:
+        return gemm.total_ns // max(gemm.count, 1) if key == "mean" else getattr(gemm, key)
+
+    return _table("gemms", "GEMMs", columns, report.gemms, get)
