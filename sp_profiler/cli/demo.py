@@ -14,6 +14,7 @@ from sp_profiler.cli.run import (
     DEFAULT_TIMEOUT_S,
     command_line,
     folder_for,
+    publish_on_error,
     with_logs,
     workload_config,
     write_report,
@@ -92,7 +93,8 @@ def _run_part(
             )
         except WorkloadError as error:
             raise with_logs(WorkloadError(f"{part.name}: {error}"), pending) from None
-    report = write_report(pending, args.formats, part=part.name)
+    with publish_on_error(pending):
+        report = write_report(pending, args.formats, part=part.name)
     for log in pending.logs.glob("*.log"):
         log.unlink()
     return report

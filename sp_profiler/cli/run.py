@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -164,10 +166,21 @@ def _run_workload(args: argparse.Namespace) -> int:
                 )
             except WorkloadError as error:
                 raise with_logs(error, pending) from None
-        report = write_report(pending, args.formats)
+        with publish_on_error(pending):
+            report = write_report(pending, args.formats)
         folder = pending.publish()
     show(report, folder, args.json)
     return EXIT_OK
+
+
+@contextmanager
+def publish_on_error(pending: PendingFolder) -> Iterator[None]:
+    """Keep what was recorded when its analysis fails (but not when the user interrupts it)."""
+    try:
+        yield
+    except Exception:
+        print(f"sp-profile run: the traces are in {shown(pending.publish())}", file=sys.stderr)
+        raise
 
 
 def with_logs(error: WorkloadError, pending: PendingFolder) -> WorkloadError:
