@@ -96,10 +96,12 @@ def _padded(sizes: list[int], rank: int) -> list[int]:
 
 
 def gemm_dtype(operator: str, types: str | None) -> str | None:
-    """torch's name of the first matrix's dtype, from `Input type` (JSON text)."""
-    place = _OPERANDS.get(operator.removeprefix("aten::"), (0, 1))[0]
+    """torch's name of the first matrix's dtype, from `Input type` (JSON text); None for no plain product."""
+    places = _OPERANDS.get(operator.removeprefix("aten::"))
+    if places is None or not types:
+        return None
     try:
-        word: Any = json.loads(types or "null")[place]
+        word: Any = json.loads(types)[places[0]]
     except (ValueError, IndexError, TypeError, KeyError):
         return None
     return dtype_name(word) if isinstance(word, str) else None
