@@ -29,7 +29,7 @@ from sp_profiler.trace.tables import Trace
 
 __all__ = ["Limits", "decode_trace"]
 
-CHUNK_BYTES = 1 << 21
+CHUNK_BYTES = 1 << 20
 DEFAULT_LIMITS = Limits()
 _SMALL_CHUNK = 1 << 12  # below this, events are taken one by one
 _BOM = b"\xef\xbb\xbf"

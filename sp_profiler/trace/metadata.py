@@ -16,24 +16,33 @@ from sp_profiler.trace.tables import Metadata
 _SMALL_BYTES = 1 << 16
 _MAX_RANK = 10_000_000
 
-# A number after "rank" or "worker" is the rank; `local_rank3` is not: it repeats on every host.
+# `local_rank3` is no rank: it repeats on every host. `worker3_` names a rank, `worker3.` only a worker
+# (torch's tensorboard handler puts any word there), which `load` takes as a hint among several files.
 _RANK_IN_NAME = re.compile(
-    r"(?<![a-z])(?<!local[_.-])(?:global[_.-]?)?(?:rank|worker)[_. -]?(\d{1,7})(?!\d)", re.I
+    r"(?<![a-z])(?<!local[_.-])(?:global[_.-]?)?(?:rank[_. -]?|worker[_-]?(?=\d+_))(\d{1,7})(?!\d)", re.I
 )
+_WORKER_IN_NAME = re.compile(r"(?<![a-z])worker[_. -]?(\d{1,7})(?!\d)", re.I)
 # torch.profiler.tensorboard_trace_handler without a worker name: host_pid.time.pt.trace.json
 _HOST_IN_NAME = re.compile(r"(?P<host>.+)_\d+\.\d{10,}\.pt\.trace\.json", re.I)
 
 
 def rank_from_name(path: str) -> int | None:
-    """The rank that a file's name tells: `rank-34.x`, `rank0.json`, `worker3_step`, `rank-00000.pt...`."""
+    """The rank that a file's name tells: `rank-34.x`, `rank0.json`, `worker3_x`."""
     match = _RANK_IN_NAME.search(os.path.basename(path))
+    return int(match[1]) if match else None
+
+
+def worker_from_name(path: str) -> int | None:
+    """The number of the worker in a file's name, `worker3.1623212756351.pt.trace.json`."""
+    match = _WORKER_IN_NAME.search(os.path.basename(path))
     return int(match[1]) if match else None
 
 
 def host_from_name(path: str) -> str | None:
     """The host in a name as torch's tensorboard handler makes it, `host_pid.time.pt.trace.json.gz`."""
     match = _HOST_IN_NAME.match(os.path.basename(path))
-    return match["host"] if match and rank_from_name(path) is None else None
+    named = rank_from_name(path) is not None or worker_from_name(path) is not None
+    return match["host"] if match and not named else None
 
 
 def read_metadata(members: dict[str, Any], path: str, ledger: Ledger) -> Metadata:

@@ -22,7 +22,8 @@ _NUMBER = re.compile(rb"(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]+))?")
 _QUOTED_NUMBER = re.compile(rb'"\s*([+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?)\s*"')
 _NON_FINITE = re.compile(rb'"?\s*[+-]?(?:inf(?:inity)?|nan)(?:\(\w*\))?\s*"?', re.IGNORECASE)
 _DECIMALS = 3  # of a nanosecond in µs
-_SAFE_DIGITS = 18  # any number of so many digits fits into int64
+_SAFE_DIGITS = 19  # any number of so many digits fits into uint64
+_INT64_MAX = (1 << 63) - 1
 _KEPT_DIGITS = 64  # digits beyond these only matter as "not zero" when rounding
 
 
@@ -106,8 +107,8 @@ def _plain_times(joined: bytes, values: Int64) -> np.ndarray:
     decimals = np.zeros(count, dtype=np.int64)
     decimals[dot_rows] = ends[dot_rows] - dots - 1
     digits = ends - starts
-    np.subtract.at(digits, dot_rows, 1)
-    plain = (decimals <= _DECIMALS) & (digits > 0) & (digits + _DECIMALS - decimals <= _SAFE_DIGITS)
+    digits[dot_rows] -= 1
+    plain = (decimals <= _DECIMALS) & (digits > 0) & (digits <= _SAFE_DIGITS)
     odd = (text < ord("0")) | (text > ord("9"))
     odd[commas] = False
     odd[dots] = False
@@ -118,8 +119,11 @@ def _plain_times(joined: bytes, values: Int64) -> np.ndarray:
         spans = zip(starts[rows].tolist(), ends[rows].tolist(), strict=True)
         joined = b",".join([joined[start:end] for start, end in spans])
     if plain.any():
-        numbers = np.fromstring(joined.replace(b".", b"").decode(), dtype=np.int64, sep=",")
-        values[plain] = numbers * 10 ** (_DECIMALS - decimals[plain])
+        numbers = np.fromstring(joined.replace(b".", b"").decode(), dtype=np.uint64, sep=",")
+        scale = 10 ** (_DECIMALS - decimals[plain]).astype(np.uint64)
+        fits = numbers <= _INT64_MAX // scale
+        plain[plain] = fits
+        values[plain] = (numbers[fits] * scale[fits]).astype(np.int64)
     return plain
 
 

@@ -1,0 +1,169 @@
+"""All traces of one run, checked against each other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from sp_profiler.errors import InputError
+from sp_profiler.ledger import SEVERITIES, LedgerEntry
+from sp_profiler.trace.decode import DEFAULT_LIMITS, decode_trace
+from sp_profiler.trace.limits import Limits
+from sp_profiler.trace.metadata import rank_from_name, worker_from_name
+from sp_profiler.trace.tables import RunFiles, Trace, TraceSet
+
+_SHOWN_RANKS = 16
+
+
+def load_run(
+    files: RunFiles, *, limits: Limits = DEFAULT_LIMITS, on_file: Callable[[str], None] | None = None
+) -> TraceSet:
+    """Decode every trace of a run; `on_file` is called with each path before it is read.
+
+    A file that cannot be read is a loss in the ledger as long as another one can. Ranks that nobody
+    states are numbered among several files (by the worker or folder in the path, else in order of names)
+    and that is entered as an assumption; the rank of a single file stays None.
+
+    Raises InputError when no file can be read, or when two different files claim the same rank.
+    """
+    traces: list[Trace] = []
+    entries: list[LedgerEntry] = list(files.ledger)
+    unreadable: list[InputError] = []
+    for path in files.files:
+        if on_file is not None:
+            on_file(path)
+        try:
+            traces.append(decode_trace(path, limits))
+        except InputError as error:
+            unreadable.append(error)
+            entries.append(LedgerEntry("unreadable-file", "loss", str(error), file=path))
+    if not traces:
+        if len(unreadable) == 1:
+            raise unreadable[0]
+        first = f" (the first: {unreadable[0]})" if unreadable else ""
+        raise InputError(f"none of the {len(files.files)} trace files in {files.root} can be read{first}")
+    traces = _without_copies(traces, entries)
+    if len(traces) > 1:
+        traces = _with_ranks(traces)
+    _refuse_duplicates(traces)
+    traces.sort(key=lambda trace: (trace.rank is None, trace.rank, trace.path))
+    entries.extend(entry for trace in traces for entry in trace.ledger)
+    entries.extend(_against_world(traces, files))
+    entries.sort(key=lambda entry: SEVERITIES.index(entry.severity))
+    return TraceSet(files.name, files.root, tuple(traces), files.run_json, tuple(entries))
+
+
+def _without_copies(traces: Sequence[Trace], entries: list[LedgerEntry]) -> list[Trace]:
+    """Drop traces whose content equals an earlier one's (`rank0.json` beside `rank0.json.gz`), and say so."""
+    kept: list[Trace] = []
+    for trace in traces:
+        twin = next((one for one in kept if _same_content(one, trace)), None)
+        if twin is None:
+            kept.append(trace)
+            continue
+        text = f"the file holds the same trace as {twin.path}; it counts once"
+        entries.append(LedgerEntry("identical-copy", "note", text, file=trace.path))
+    return kept
+
+
+def _same_content(one: Trace, other: Trace) -> bool:
+    return (
+        len(one.events) == len(other.events)
+        and one.uncompressed_bytes == other.uncompressed_bytes
+        and one.metadata.rank == other.metadata.rank
+        and one.metadata.top_level == other.metadata.top_level
+        and one.strings.pool == other.strings.pool
+        and one.collectives == other.collectives
+        and _same_columns(one.events, other.events)
+        and _same_columns(one.flows, other.flows)
+        and _same_columns(one.memory, other.memory)
+    )
+
+
+def _same_columns(one: Any, other: Any) -> bool:
+    return all(np.array_equal(getattr(one, f.name), getattr(other, f.name)) for f in fields(one))
+
+
+def _with_ranks(traces: list[Trace]) -> list[Trace]:
+    """Number the traces whose rank is unknown, and enter that as an assumption."""
+    nameless = [trace for trace in traces if trace.rank is None]
+    if not nameless:
+        return traces
+    taken = {trace.rank for trace in traces if trace.rank is not None}
+    hints = [_hint(trace.path) for trace in nameless]
+    if None not in hints and len(set(hints)) == len(hints) and taken.isdisjoint(hints):
+        how = "the number in the name of the worker or of the folder was taken"
+        ranks = [hint for hint in hints if hint is not None]
+    else:
+        how = "the files were numbered in the order of their names"
+        free = (number for number in range(len(taken) + len(nameless)) if number not in taken)
+        nameless.sort(key=lambda trace: trace.path)
+        ranks = [rank for rank, _ in zip(free, nameless, strict=False)]
+    numbered = {id(trace): rank for trace, rank in zip(nameless, ranks, strict=True)}
+    return [
+        _numbered(trace, numbered[id(trace)], how) if id(trace) in numbered else trace for trace in traces
+    ]
+
+
+def _hint(path: str) -> int | None:
+    """What a path says of the rank, less surely than "rank" in the file's name."""
+    worker = worker_from_name(path)
+    return worker if worker is not None else rank_from_name(os.path.dirname(os.path.abspath(path)))
+
+
+def _numbered(trace: Trace, rank: int, how: str) -> Trace:
+    assumed = LedgerEntry(
+        "rank-assumed",
+        "assumption",
+        f"neither the file nor its name tells the rank; {how}, so it counts as rank {rank}",
+        file=trace.path,
+    )
+    others = tuple(entry for entry in trace.ledger if entry.code != "rank-unknown")
+    return replace(trace, metadata=replace(trace.metadata, rank=rank), ledger=(*others, assumed))
+
+
+def _refuse_duplicates(traces: Sequence[Trace]) -> None:
+    first_of: dict[int, str] = {}
+    for trace in traces:
+        if trace.rank is None:
+            continue
+        other = first_of.setdefault(trace.rank, trace.path)
+        if other != trace.path:
+            raise InputError(
+                f"{other} and {trace.path} both hold rank {trace.rank}; a run has one trace per rank, so name"
+                " the files of one run only."
+            )
+
+
+def _against_world(traces: Sequence[Trace], files: RunFiles) -> list[LedgerEntry]:
+    """What the traces say about the number of ranks, against the ranks that are here."""
+    sizes = {trace.metadata.world_size for trace in traces if trace.metadata.world_size is not None}
+    stated = files.run_json.get("world_size") if files.run_json else None
+    if isinstance(stated, int) and not isinstance(stated, bool) and stated > 0:
+        sizes.add(stated)
+    present = {trace.rank for trace in traces if trace.rank is not None}
+    if not sizes:
+        return []
+    world = max(sizes)
+    entries: list[LedgerEntry] = []
+    if len(sizes) > 1:
+        text = (
+            f"the files state different world sizes, {', '.join(map(str, sorted(sizes)))}; {world} was taken"
+        )
+        entries.append(LedgerEntry("world-size-disagrees", "assumption", text))
+    outside = sorted(rank for rank in present if rank >= world)
+    if outside:
+        text = f"rank {outside[0]} does not fit a world of {world} ranks; it was kept"
+        entries.append(LedgerEntry("rank-outside-world", "assumption", text, count=len(outside)))
+    missing = world - len(present) + len(outside)
+    if missing and present:
+        names = (str(rank) for rank in range(world) if rank not in present)
+        shown = ", ".join(islice(names, _SHOWN_RANKS)) + (", ..." if missing > _SHOWN_RANKS else "")
+        text = f"{missing} of {world} ranks have no trace here: {shown}"
+        entries.append(LedgerEntry("ranks-missing", "note", text, count=missing))
+    return entries
