@@ -34,7 +34,7 @@ _ATTENTION_OP = re.compile(
     r"|_cudnn_attention|flex_attention"
 )
 _GEMM_OP = re.compile(
-    r"^(?:aten::(?:mm|addmm|bmm|baddbmm|addbmm|matmul|linear|_scaled_mm|_scaled_grouped_mm|_grouped_mm|_int_mm"
+    r"^(?:aten::(?:mm|addmm|bmm|baddbmm|addbmm|_scaled_mm|_scaled_grouped_mm|_grouped_mm|_int_mm"
     r"|_addmm_activation|mkldnn_linear|mkldnn_linear_backward\w*|mv|addmv)"
     r"|mkldnn::_linear_pointwise|quantized::linear\w*|onednn::qlinear\w*)$"
 )
@@ -46,7 +46,10 @@ def is_attention_op(name: str) -> bool:
 
 
 def is_gemm_op(name: str) -> bool:
-    """Whether an operator multiplies matrices itself (in CPU runs operators are the activities)."""
+    """Whether an operator multiplies matrices itself (in CPU runs operators are the activities).
+
+    `aten::matmul` and `aten::linear` call one that does; their own time is dispatch.
+    """
     return bool(_GEMM_OP.match(name))
 
 

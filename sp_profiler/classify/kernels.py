@@ -111,7 +111,7 @@ _GEMM = re.compile(
 )
 _NOT_GEMM = re.compile(
     r"conv|fprop|implicit_gemm|winograd|igemm_(?:fwd|bwd|wrw)|bwd_(?:weight|data)"
-    r"|cudnn::|(?:^|[_:])[dw]grad"
+    r"|cudnn|[dw]grad_(?:optimized|analytic|implicit|direct)"
 )
 _GEMM_PART = re.compile(r"splitk_?reduce|epilogue::impl::|cublaslt::splitk")
 _ATTENTION = re.compile(
@@ -191,7 +191,8 @@ def _is_communication(function: str) -> bool:
     if _INDUCTOR.match(function):
         return False  # Inductor names a pointwise kernel after its inputs: triton_poi_fused_all_gather_...
     if _EXPERT.search(function):
-        return bool(_EXPERT_MOVES.search(function.rsplit("::", 1)[-1]))
+        last = function.rsplit("::", 1)[-1]
+        return bool(_EXPERT_MOVES.search(last)) and "layout" not in last
     return bool(
         _NCCL.match(function.rsplit("::", 1)[-1])
         or _LIBRARIES.search(function)
@@ -216,12 +217,9 @@ def _is_fused(name: str, function: str) -> bool:
 
 
 def _is_wrapper(function: str) -> bool:
-    """CUTLASS and CuTe kernels hold what they do in their template arguments."""
-    return function.startswith("cutlass::") or function.rsplit("::", 1)[-1] in (
-        "device_kernel",
-        "kernel",
-        "Kernel",
-    )
+    """Kernels of CUTLASS, CuTe and CK-tile hold what they do in their template arguments."""
+    wrappers = ("device_kernel", "kernel", "Kernel", "kentry")
+    return function.startswith("cutlass") or function.rsplit("::", 1)[-1] in wrappers
 
 
 @lru_cache(maxsize=65536)

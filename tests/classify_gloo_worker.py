@@ -1,0 +1,92 @@
+"""One rank of a tiny annotated gloo run: `python classify_gloo_worker.py RANK STORE OUT`.
+
+A linear whose dgrad all-reduce is synchronous, then asynchronous under its wgrad; then a synchronous
+all-gather, reduce-scatter and all-to-all. Every range is written as record/annotate.py defines it.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.profiler import ProfilerActivity, profile, schedule
+
+from sp_profiler.record.annotate import annotate
+
+GROUP = "tp[0,1]"
+COUNTER = iter(range(10**6))
+
+
+def comm(op: str, elements: int, *, is_async: bool, **fields: Any) -> tuple[Any, int]:
+    seq = next(COUNTER)
+    named = {"op": op, "group": GROUP, "bytes": 4 * elements, "dtype": "float32", "seq": seq}
+    return annotate("comm", async_=is_async, **(named | fields)), seq
+
+
+class Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, is_async: bool) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.is_async = is_async
+        with annotate("fwd", module="linear", layer=0):
+            return x @ weight.t()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:  # type: ignore[override]
+        x, weight = ctx.saved_tensors
+        with annotate("dgrad", module="linear", layer=0):
+            dx = grad @ weight
+        purpose = {"purpose": "dgrad", "partner": "wgrad", "module": "linear", "layer": 0}
+        launch, seq = comm("all_reduce", dx.numel(), is_async=ctx.is_async, **purpose)
+        with launch:
+            work = dist.all_reduce(dx, async_op=ctx.is_async)
+        with annotate("wgrad", module="linear", layer=0):
+            dw = grad.t() @ x
+        if work is not None:
+            with annotate("wait", op="all_reduce", group=GROUP, seq=seq):
+                work.wait()
+        return dx, dw, None
+
+
+def step(x: torch.Tensor, weight: torch.Tensor) -> None:
+    for is_async in (False, True):
+        Linear.apply(x, weight, is_async).sum().backward()
+    data = x.detach()
+    gathered, scattered = (
+        torch.empty(2 * len(data), data.shape[1]),
+        torch.empty(len(data) // 2, data.shape[1]),
+    )
+    with comm("all_gather", gathered.numel(), is_async=False, purpose="activation")[0]:
+        dist.all_gather_into_tensor(gathered, data)
+    with comm("reduce_scatter", data.numel(), is_async=False, purpose="activation")[0]:
+        dist.reduce_scatter_tensor(scattered, data)
+    with comm("all_to_all", data.numel(), is_async=False, purpose="layout")[0]:
+        dist.all_to_all_single(torch.empty_like(data), data)
+
+
+def main(rank: int, store: str, out: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    # The wgrad lasts tens of milliseconds, so that gloo's thread gets a turn beside it on a busy machine.
+    x = torch.randn(2048, 512, requires_grad=True)
+    weight = torch.nn.Parameter(torch.randn(1024, 512))
+
+    def export(profiler: Any) -> None:
+        profiler.export_chrome_trace(f"{out}/rank-{rank:05d}.pt.trace.json.gz")
+
+    with profile(
+        activities=[ProfilerActivity.CPU],
+        record_shapes=True,
+        schedule=schedule(wait=0, warmup=1, active=2),
+        on_trace_ready=export,
+    ) as profiler:
+        for _ in range(3):
+            step(x, weight)
+            profiler.step()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2], sys.argv[3])
