@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,10 @@ from sp_profiler.cli.options import add_format
 from sp_profiler.errors import EXIT_OK, SpProfilerError, UsageError, WorkloadError
 
 if TYPE_CHECKING:
+    from sp_profiler.ledger import LedgerEntry
     from sp_profiler.record.runfolder import PendingFolder
     from sp_profiler.report.model import Report
+    from sp_profiler.trace.tables import TraceSet
     from workloads.config import WorkloadConfig
 
 WORKLOADS = ("ddp", "tp", "sp", "demo")
@@ -194,8 +197,6 @@ def write_report(pending: PendingFolder, formats: list[str], *, part: str = "") 
 
     The report speaks of the folder by the name it is about to get. Raises SpProfilerError.
     """
-    from dataclasses import replace
-
     from sp_profiler.analysis.steps import WindowRule
     from sp_profiler.engine import analyze_run
     from sp_profiler.report.save import save
@@ -203,12 +204,24 @@ def write_report(pending: PendingFolder, formats: list[str], *, part: str = "") 
     from sp_profiler.trace.load import load_run
 
     folder = pending.path / part
-    final = pending.target / part
-    files = find_runs([str(folder)])[0]
-    report = analyze_run(load_run(replace(files, name=final.name)), WindowRule(rule="step"))
-    report = replace(report, run=replace(report.run, name=final.name, path=str(final)))
+    traces = load_run(find_runs([str(folder)])[0])
+    report = analyze_run(_moved(traces, folder, pending.target / part), WindowRule(rule="step"))
     save(report, list(dict.fromkeys(["json", "html", *formats])), folder, force=True)
     return report
+
+
+def _moved(traces: TraceSet, source: Path, target: Path) -> TraceSet:
+    """The same traces, lying in `target`."""
+    place = shown(target)
+
+    def ledger(entries: Iterable[LedgerEntry]) -> tuple[LedgerEntry, ...]:
+        return tuple(replace(e, file=e.file and e.file.replace(str(source), place)) for e in entries)
+
+    moved = (
+        replace(trace, path=trace.path.replace(str(source), place), ledger=ledger(trace.ledger))
+        for trace in traces.traces
+    )
+    return replace(traces, name=target.name, root=place, traces=tuple(moved), ledger=ledger(traces.ledger))
 
 
 def show(report: Report, folder: Path, as_json: bool) -> None:
