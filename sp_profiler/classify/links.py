@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sp_profiler.classify.nesting import Nest
-from sp_profiler.trace.tables import NONE, Bool, Category, Events, Int64, Trace
+from sp_profiler.trace.tables import NONE, Category, Int64, Trace
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,3 @@ def link_launches(trace: Trace, nest: Nest, rows: Int64) -> Links:
 def _external_ids_name_operators(external: Int64, correlation: Int64) -> bool:
     both = (external > 0) & (correlation > 0)
     return not (bool(both.any()) and bool(np.array_equal(external[both], correlation[both])))
-
-
-def is_operator(events: Events, nest: Nest) -> Bool:
-    """Which positions hold an operator (not a range, not a runtime call)."""
-    return events.category[nest.row] == int(Category.CPU_OP)
