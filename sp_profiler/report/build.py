@@ -187,7 +187,7 @@ def _ledger(
     told = set(run_ledger)
     ledger.extend(run_ledger)
     for result in results:
-        ledger.extend(entry for entry in result.ledger if entry not in told)
+        ledger.extend(_of_run(entry) for entry in result.ledger if entry not in told)
     codes = {entry.code for entry in ledger.entries}
     if run.ranks_missing and "missing-ranks" not in codes:
         text = (
@@ -198,7 +198,12 @@ def _ledger(
         ledger.add("missing-ranks", "note", text, count=len(run.ranks_missing))
     if is_cpu:
         ledger.add("cpu-run", "note", _CPU_NOTE)
-    return list(ledger.entries)
+    return [replace(e, count=1) if e.code.startswith("not-analysed") else e for e in ledger.entries]
+
+
+def _of_run(entry: LedgerEntry) -> LedgerEntry:
+    """What no analysis looked at is said once, not of every file."""
+    return replace(entry, file=None) if entry.code.startswith("not-analysed") else entry
 
 
 _CPU_NOTE = (

@@ -118,8 +118,8 @@ def _plot(figure: go.Figure, config: dict[str, Any]) -> dict[str, Any]:
 def _chips(report: Report) -> list[str]:
     """Short facts beside the title."""
     run, workload = report.run, report.run.workload or {}
-    world = f" of {run.world_size}" if run.ranks_missing else ""
-    chips = [f"{len(set(run.ranks))}{world} {'rank' if len(set(run.ranks)) == 1 else 'ranks'}"]
+    present = len(set(run.ranks))
+    chips = [f"{present} of {run.world_size} ranks" if run.ranks_missing else counted(present, "rank")]
     chips += [str(run.backend)] if run.backend else []
     chips += ["CPU"] if run.device_type == "cpu" else []
     named = [workload.get("mode"), workload.get("save"), workload.get("comm")]

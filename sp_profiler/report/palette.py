@@ -22,7 +22,7 @@ TIME = {
     "compute": Look("computation only", "#0072B2"),
     "overlapped": Look("communication overlapped", "#009E73", "/"),
     "exposed": Look("communication exposed", "#D55E00", "x"),
-    "memory": Look("copies only", "#CC79A7"),
+    "memory": Look("copies only", "#8B5E3C"),
     "idle": Look("idle", "#9AA3AE", "."),
 }
 
@@ -40,7 +40,7 @@ ROLE = {
 KIND = {
     "communication": Look("communication", "#E69F00", "\\"),
     "fused": Look("GEMM fused with its collective", "#A6761D", "+"),
-    "memory": Look("copy or memset", "#CC79A7", "-"),
+    "memory": Look("copy or memset", "#8B5E3C", "-"),
 }
 
 THEMES: dict[str, dict[str, Any]] = {

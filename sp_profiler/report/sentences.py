@@ -6,7 +6,7 @@ mean per rank. A figure that is not known is said to be so, with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sp_profiler.analysis.results import CollectiveFigures, Figures, Hiding, RankFigures
@@ -213,20 +213,21 @@ def _if_all_hidden(basis: Basis) -> str:
 
 def _average(basis: Basis) -> str:
     totals = basis.totals
-    named: Iterable[tuple[int | None, str]] = (
-        (totals.compute_ns, "computation"),
-        (totals.exposed_ns, "exposed communication"),
-        (totals.memory_op_only_ns, "copies alone"),
-        (totals.idle_ns, "idle"),
+    named = (
+        ("computation", totals.compute_ns),
+        ("exposed communication", totals.exposed_ns),
+        ("copies alone", totals.memory_op_only_ns),
+        ("idle", totals.idle_ns),
     )
-    parts = [f"{duration(basis.mean(ns))} {what}" for ns, what in named if ns]
+    parts = [f"{what} {duration(basis.mean(ns))}" for what, ns in named if ns]
     takes = duration(basis.mean(totals.window_ns or 0))
+    mean = " on average" if basis.windows > 1 else ""
     ranks = counted(len({(r.rank, r.file) for r in basis.ranks}), "rank")
     if basis.steps:
-        base = f"A step takes {takes} on average ({counted(basis.steps, 'step')} of {ranks})"
+        base = f"A step takes {takes}{mean} ({counted(basis.steps, 'step')} of {ranks})"
     else:
-        base = f"The trace spans {takes}{' on average' if len(basis.ranks) > 1 else ''} ({ranks})"
-    return f"{base}: {listed(parts)}."
+        base = f"The trace spans {takes}{mean} ({ranks})"
+    return f"{base}: {', '.join(parts)}." if parts else f"{base}."
 
 
 def _cpu_run(basis: Basis) -> str:

@@ -20,6 +20,11 @@ from sp_profiler.report.model import Report, by_step, windows_of
 
 PIPE_WIDTH = 120
 _ROWS = 16
+_REASONS = {
+    "before-first-window": "before the first window",
+    "after-last-window": "after the last window",
+    "between-windows": "between windows",
+}
 _STYLE = {
     "loss": "bold red",
     "repair": "red",
@@ -188,7 +193,7 @@ def _left_out(out: Console, report: Report) -> None:
         return
     _gap(out)
     parts = [
-        f"{duration(ns)} of {kind} {reason.replace('-', ' ')} ({counted(n, 'event')})"
+        f"{duration(ns)} of {kind} {_REASONS.get(reason, visible(reason))} ({counted(n, 'event')})"
         for (kind, reason), (n, ns) in sums.items()
     ]
     _line(out, f"Left out, all ranks: {'; '.join(parts)}.")
@@ -205,11 +210,13 @@ def _ledger(out: Console, report: Report) -> None:
         if count
     )
     _line(out, f"Data quality: {named}.")
-    for entry in report.data_quality[:_ROWS]:
-        times = f" (×{entry.count})" if entry.count != 1 else ""
-        line = Text.assemble(
-            "  ", (entry.severity, _STYLE.get(entry.severity, "dim")), _text(f" {entry.text}{times}")
-        )
+    counts_by_text: dict[tuple[str, str], int] = {}
+    for entry in report.data_quality:
+        key = (entry.severity, entry.text)
+        counts_by_text[key] = counts_by_text.get(key, 0) + entry.count
+    for (severity, text), count in list(counts_by_text.items())[:_ROWS]:
+        times = f" (×{count})" if count != 1 else ""
+        line = Text.assemble("  ", (severity, _STYLE.get(severity, "dim")), _text(f" {text}{times}"))
         out.print(line, highlight=False, soft_wrap=not out.is_terminal)
-    if len(report.data_quality) > _ROWS:
-        _line(out, f"  {len(report.data_quality) - _ROWS} more kinds: see data_quality in the JSON report.")
+    if len(counts_by_text) > _ROWS:
+        _line(out, f"  {len(counts_by_text) - _ROWS} more kinds: see data_quality in the JSON report.")

@@ -95,13 +95,17 @@ def cards(report: Report) -> list[Shown]:
             report,
             "wgrad_overlap_ratio",
             "dgrad communication under wgrad",
-            f"{mean(totals.wgrad_overlapped_ns)} of {mean(totals.dgrad_comm_ns)}",
+            f"{mean(totals.wgrad_overlapped_ns)} of {mean(totals.dgrad_comm_ns)}"
+            if totals.dgrad_comm_ns
+            else "no collective is known to be dgrad",
         ),
         _ratio(
             report,
             "hidden_of_hideable",
             "Hidden of hideable",
-            f"{mean(totals.partner_hidden_ns)} of {mean(totals.partner_hideable_ns)}",
+            f"{mean(totals.partner_hidden_ns)} of {mean(totals.partner_hideable_ns)}"
+            if totals.partner_hideable_ns is not None
+            else "no collective has a known partner",
         ),
     ]
 

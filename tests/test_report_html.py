@@ -1,0 +1,272 @@
+"""The HTML page: self-contained, exact figures beside their text, hostile names inert."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+from dataclasses import dataclass, field, replace
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from report_helpers import HOSTILE, make_report
+
+from sp_profiler.report import html, page, view
+from sp_profiler.report.backward import backward_span, layer_backward
+from sp_profiler.report.figures import timeline
+from sp_profiler.report.json import to_plain
+from sp_profiler.report.model import Finding, Report
+
+VOID = {"meta", "link", "input", "br", "img", "hr", "area", "base", "col", "embed", "source", "track", "wbr"}
+EXPECTED_TAGS = {
+    *(
+        "html",
+        "head",
+        "meta",
+        "title",
+        "link",
+        "style",
+        "script",
+        "body",
+        "header",
+        "main",
+        "section",
+        "footer",
+    ),
+    *("h1", "h2", "p", "a", "b", "i", "small", "span", "div", "ul", "li", "dl", "dt", "dd", "code", "pre"),
+    *("table", "thead", "tbody", "tr", "th", "td", "button", "details", "summary", "noscript", "article"),
+}
+
+
+@dataclass
+class Seen(HTMLParser):
+    """All elements with attributes, and the text of each script."""
+
+    elements: list[tuple[str, dict[str, str | None]]] = field(default_factory=list)
+    scripts: list[str] = field(default_factory=list)
+    open_tags: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open_tags.append(tag)
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open_tags.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open_tags and self.open_tags[-1] == "script":
+            self.scripts[-1] += data
+
+
+def parse(text: str) -> Seen:
+    seen = Seen()
+    seen.feed(text)
+    seen.close()
+    assert seen.open_tags == []
+    return seen
+
+
+def value_at(report: Report, path: str) -> Any:
+    node: Any = to_plain(report)
+    for key in path.split("."):
+        node = node[key]
+    return node
+
+
+@pytest.mark.parametrize("comm", ["sync", "async"])
+def test_figures_on_the_page_are_the_fields_of_the_report(comm: str) -> None:
+    report = make_report(comm=comm)
+    shown = [a for _, a in parse(html.render(report)).elements if "data-figure" in a]
+    assert len({a["data-figure"] for a in shown}) >= 10
+    for attributes in shown:
+        path, raw = attributes["data-figure"], attributes["data-value"]
+        assert path is not None
+        assert raw is not None
+        assert json.loads(raw) == value_at(report, path), path
+
+
+def test_unknown_figures_are_null_not_zero() -> None:
+    report = make_report()
+    totals = replace(
+        report.totals, partner_hideable_ns=None, hidden_of_hideable=None, wgrad_overlap_ratio=None
+    )
+    text = html.render(replace(report, totals=totals))
+    assert 'data-figure="totals.hidden_of_hideable" data-value="null">unknown<' in text
+    assert "no collective has a known partner" in text
+
+
+def test_text_is_made_from_the_value_beside_it() -> None:
+    report = make_report(ranks=2, steps=3)
+    totals = replace(report.totals, exposed_ns=6 * 7_890_000)  # 6 windows
+    shown = {s.path: s for s in view.cards(replace(report, totals=totals))}["totals.exposed_ns"]
+    assert (shown.text, shown.raw) == ("7.89 ms", "47340000")
+
+
+def test_page_is_self_contained_and_small() -> None:
+    text = html.render(make_report())
+    assert len(text) < 2_600_000
+    for tag, attributes in parse(text).elements:
+        for name in ("src", "href", "action", "srcset", "data", "poster"):
+            link = attributes.get(name) or ""
+            assert link.startswith(("#", "data:")) or link == "", (tag, link)
+    assert "@import" not in text
+    assert "url(" not in text.split("<script", 1)[0]
+
+
+def test_embedded_plot_library_is_the_installed_one() -> None:
+    scripts = parse(html.render(make_report())).scripts
+    packed = next(script for script in scripts if script.startswith("H4sI"))
+    unpacked = gzip.decompress(base64.b64decode(packed))
+    assert unpacked == page._plotly_js()
+    assert b"plotly.js" in unpacked[:100]
+
+
+def test_policy_lets_only_our_scripts_and_plotly_run() -> None:
+    seen = parse(html.render(make_report()))
+    policy = next(
+        a["content"] for t, a in seen.elements if t == "meta" and "content-security-policy" in str(a).lower()
+    )
+    assert policy is not None
+    rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
+    assert rules["default-src"] == "'none'"
+    assert "unsafe" not in rules["script-src"]
+    allowed = set(rules["script-src"].split())
+    types = [a.get("type") for t, a in seen.elements if t == "script"]
+    running = [s for s, kind in zip(seen.scripts, types, strict=True) if kind is None]
+    hashes = {f"'sha256-{base64.b64encode(hashlib.sha256(s.encode()).digest()).decode()}'" for s in running}
+    assert len(hashes) == 2
+    assert hashes < allowed  # the third is plotly's
+    assert len(allowed) == 3
+
+
+def hostile_report(name: str) -> Report:
+    report = make_report(
+        name=name, findings=[Finding("x", "warning", name, {name: name}, name)], summary=[name]
+    )
+    environment = {name: name, "versions": {name: name}, "list": [name]}
+    run = replace(report.run, workload={name: name, "mode": name}, path=name, backend=name)
+    entries = [replace(report.data_quality[0], text=name, file=name, code=name)]
+    modules = [replace(c, module=name, op=name, group=name, purpose=name) for c in report.collectives]
+    totals = replace(report.totals, exposed_by_module_ns={name: 5})
+    assert report.timeline
+    segments = [replace(s, lane=name, module=name, kind="computation") for s in report.timeline.segments]
+    return replace(
+        report,
+        environment=environment,
+        run=run,
+        data_quality=entries,
+        collectives=modules,
+        totals=totals,
+        timeline=replace(report.timeline, segments=segments),
+    )
+
+
+@pytest.mark.parametrize("name", [*HOSTILE, "\ud800", "nul\0"])
+def test_hostile_names_are_inert(name: str) -> None:
+    text = html.render(hostile_report(name))
+    text.encode("utf-8")
+    seen = parse(text)
+    assert {tag for tag, _ in seen.elements} <= EXPECTED_TAGS
+    assert not [a for _, a in seen.elements if any(key.startswith("on") for key in a)]
+    assert len(seen.scripts) == 4
+    data = next(s for s in seen.scripts if s.startswith('{"report"'))
+    assert not set("<>&\u2028\u2029") & set(data)
+    assert data.isascii()
+    assert json.loads(data)["report"]["run"]["name"] == name  # exact, though inert
+    assert not set(text) & set("\x00\x1b\x9b\u202e\u2066\u2028\r")
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_plot_labels_hold_no_markup_of_theirs(name: str) -> None:
+    """Plotly reads a small HTML in labels and hovers; ours holds `<br>` alone."""
+    drawn = hostile_report(name).timeline
+    assert drawn
+    figure = timeline(drawn).to_plotly_json()
+    texts = [text for trace in figure["data"] for text in trace["hovertext"]]
+    texts += figure["layout"]["yaxis"]["ticktext"]
+    assert texts
+    for text in texts:
+        assert "<" not in text.replace("<br>", "")
+        assert not set(text) & set("\n\x1b\u202e")
+
+
+def test_links_of_a_comparison_stay_in_their_folder() -> None:
+    for name in (*HOSTILE, "../../etc", "//evil.example", "data:text/html,x"):
+        text = html.render_comparison([make_report(name=name)], name)
+        links = [a["href"] for t, a in parse(text).elements if t == "a" and a.get("class") != "skip"]
+        assert len(links) == 1
+        link = links[0]
+        assert link is not None
+        assert link.startswith("./")
+        assert link.endswith("/report.html")
+        assert link.count("/") == 2
+        assert ":" not in link
+
+
+def test_backward_of_a_layer_is_cut_from_the_step() -> None:
+    report = make_report(comm="async", layers=3)
+    assert report.timeline
+    span = backward_span(report.timeline, 1)
+    assert span is not None
+    # attention 1 ms, dgrad 2 ms, all-reduce 3 ms with wgrad under it
+    assert span.end_ns - span.start_ns == 6_000_000
+    assert backward_span(report.timeline, 7) is None
+
+
+def test_runs_of_a_family_share_one_time_scale() -> None:
+    reports = [make_report(comm=comm, layers=3) for comm in ("sync", "async")]
+    figure = layer_backward(reports, ["TP sync", "TP async"])
+    assert figure is not None
+    layout = figure.to_plotly_json()["layout"]
+    assert tuple(layout["xaxis"]["range"]) == tuple(layout["xaxis2"]["range"])
+    assert layout["xaxis"]["range"][1] == pytest.approx(8.0 * 1.01)  # the longer one: 1 + 2 + 3 + 2 ms
+    first = [min(t["base"]) for t in figure.to_plotly_json()["data"] if t["name"] == "attention"]
+    assert first == [0.0, 0.0]  # both begin where the layer's backward begins
+
+
+def test_comparison_shows_families_apart_and_sync_above_async() -> None:
+    reports = [
+        make_report(comm="sync"),
+        make_report(comm="async"),
+        make_report(mode="sp", save="full", comm="sync"),
+        make_report(mode="sp", save="shard", comm="async"),
+    ]
+    seen = parse(html.render_comparison(reports, "demo"))
+    data = json.loads(next(s for s in seen.scripts if s.startswith('{"plots"')))
+    assert list(data["plots"]) == ["backward-0", "backward-1"]
+    titles = [[a["text"] for a in plot["layout"]["annotations"]] for plot in data["plots"].values()]
+    assert ["TP sync" in titles[0][0], "TP async" in titles[0][1]] == [True, True]
+    assert ["SP basic" in titles[1][0], "SP recompute" in titles[1][1]] == [True, True]
+
+
+def test_a_report_without_anything_is_a_page_too() -> None:
+    report = make_report()
+    nothing: dict[str, Any] = {"ranks": [], "steps": [], "collectives": [], "groups": [], "gemms": []}
+    empty = replace(report, **nothing, timeline=None, data_quality=[], environment={})
+    parse(html.render(empty))
+    parse(html.render_comparison([empty], "one"))
+
+
+def test_a_big_table_says_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(view, "MOST_ROWS", 5)
+    report = make_report()
+    table = next(t for t in view.tables(report) if t.id == "collectives")
+    assert len(table.rows) == 5
+    assert table.total == len(report.collectives)
+    assert f"5 of {len(report.collectives)}" in table.note
+
+
+def test_no_button_sends_the_profile_anywhere() -> None:
+    data = json.loads(next(s for s in parse(html.render(make_report())).scripts if s.startswith('{"report"')))
+    for plot in data["plots"].values():
+        assert plot["config"]["showSendToCloud"] is False
+        assert plot["config"]["plotlyServerURL"] == ""
+    assert "sendChartToCloud" in data["plots"]["timeline"]["config"]["modeBarButtonsToRemove"]

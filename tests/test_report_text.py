@@ -1,0 +1,151 @@
+"""Markdown and the terminal: sentences first, tables that hold, hostile names inert."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import replace
+
+import pytest
+from report_helpers import HOSTILE, make_report
+from rich.console import Console
+from test_report_html import hostile_report
+
+from sp_profiler.report import markdown, terminal
+from sp_profiler.report.compare_table import compare_table, run_label
+from sp_profiler.report.model import Report
+
+
+def printed(report: Report, width: int = 120, *, is_terminal: bool = False, several: bool = False) -> str:
+    out = io.StringIO()
+    console = Console(file=out, width=width, force_terminal=is_terminal)
+    if several:
+        terminal.print_comparison([report, make_report(comm="sync")], console)
+    else:
+        terminal.print_report(report, console)
+    return out.getvalue()
+
+
+def test_terminal_says_the_sentences_first() -> None:
+    lines = printed(make_report(summary=["First.", "Second."])).splitlines()
+    assert lines[:3] == ["tp-async", "First.", "Second."]
+
+
+def test_pipe_gets_plain_text() -> None:
+    for text in (printed(make_report()), printed(make_report(), several=True)):
+        assert "\x1b" not in text
+    assert "\x1b[" in printed(make_report(), is_terminal=True)
+
+
+def test_narrow_pipe_is_widened_and_lines_stay_whole() -> None:
+    sentence = "word " * 60 + "end."
+    assert sentence in printed(make_report(summary=[sentence]), 40)
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140])
+def test_tables_fit_the_terminal_without_cutting_numbers(width: int) -> None:
+    for several in (False, True):
+        text = printed(make_report(), width, is_terminal=True, several=several)
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+        assert max(map(len, plain.splitlines())) <= width
+        assert "…" not in plain
+
+
+def test_terminal_shows_ranks_purposes_left_out_and_ledger() -> None:
+    text = printed(make_report())
+    assert re.search(r"^ 1 +19\.7 +15\.5 +8\.00 +3\.90 +4\.10 +3\.90 +0\.10 +0\.04 +100 %", text, re.M)
+    assert re.search(r"^ dgrad +12 +6\.00 +3\.95 +2\.05 +100 %", text, re.M)
+    assert "Left out, all ranks: 600.0 µs of computation before the first window (8 events)." in text
+    assert "Data quality: 1 note." in text
+    assert "12 kernels cross a window. (×12)" in text
+
+
+@pytest.mark.parametrize("name", [*HOSTILE, "nul\0"])
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_hostile_names_are_inert_on_the_terminal(name: str, is_terminal: bool) -> None:
+    report = hostile_report(name)
+    for several in (False, True):
+        text = printed(report, 400, is_terminal=is_terminal, several=several)
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", text) if is_terminal else text
+        assert not set(plain) & set("\x00\x1b\x9b\u202e\u2066\u2028\r")
+        if is_terminal:  # our own styles only: the name's red is not among the codes
+            assert "\x1b[31mred" not in text
+        if name == "[red]not red[/red]" and not several:
+            assert name in plain  # markup is text
+
+
+def test_side_by_side() -> None:
+    table = compare_table([make_report(comm="sync"), make_report(comm="async")])
+    assert [name for name, _ in table.rows] == ["TP sync", "TP async"]
+    by_label = {column.label: place for place, column in enumerate(table.columns)}
+    sync, asynchronous = (cells for _, cells in table.rows)
+    assert sync[by_label["overlapped"]] == "0"
+    assert asynchronous[by_label["overlapped"]] == "3.95"
+    assert sync[by_label["wgrad hides"]] == "0 %"
+    assert asynchronous[by_label["hidden"]] == "100 %"
+    assert {column.path.split(".")[0] for column in table.columns} == {"totals"}
+
+
+@pytest.mark.parametrize(
+    ("mode", "save", "comm", "label"),
+    [
+        ("tp", None, "sync", "TP sync"),
+        ("sp", "full", "sync", "SP basic"),
+        ("sp", "shard", "async", "SP recompute"),
+        ("sp", "full", "async", "SP save=full async"),
+        ("ddp", None, "sync", "DDP"),
+    ],
+)
+def test_runs_are_called_as_people_call_them(mode: str, save: str | None, comm: str, label: str) -> None:
+    assert run_label(make_report(mode=mode, save=save, comm=comm)) == label
+
+
+def table_rows(text: str) -> list[list[str]]:
+    return [re.split(r"(?<!\\)\|", line)[1:-1] for line in text.splitlines() if line.startswith("| ")]
+
+
+def test_markdown_has_the_sentences_and_whole_tables() -> None:
+    report = make_report(summary=["First.", "Second."])
+    text = markdown.render(report)
+    assert text.startswith("# Communication overlap of tp-async\n\n- First.\n- Second.\n")
+    assert "| Exposed communication | 4.05 ms |" in text
+    widths = [len(row) for row in table_rows(text)]
+    header = 0
+    for row, width in zip(table_rows(text), widths, strict=True):
+        if set("".join(row)) <= set(" -:"):
+            assert width == header
+        header = width
+
+
+@pytest.mark.parametrize(
+    "name", [*HOSTILE, "a|b", "https://evil.example", "www.evil.example", "@all #1 :bomb:"]
+)
+def test_hostile_names_are_inert_in_markdown(name: str) -> None:
+    text = markdown.render(hostile_report(name))
+    assert not set(text) & set("\x00\x1b\x9b\u202e\u2066\u2028\r")
+    for char in "<`|[_*~@":  # whatever could begin something is escaped, but for the tables' own bars
+        bare = re.findall(rf"(?<!\\)(?:\\\\)*{re.escape(char)}", re.sub(r"(?m)^\|.*\|$", cells_only, text))
+        own = {"*": 2 * text.count("**warning**") * 2, "_": 2}.get(char, 0)
+        assert len(bare) <= own, (char, bare[:3])
+    assert not re.search(r"(?<!\\)://", text)
+    assert "www.e" not in text
+    clean = markdown.render(hostile_report("plain"))
+    assert [len(row) for row in table_rows(text)] == [len(row) for row in table_rows(clean)]
+    assert text.count("\n#") == clean.count("\n#")  # no heading more
+
+
+def cells_only(line: re.Match[str]) -> str:
+    return " ".join(re.split(r"(?<!\\)\|", line[0]))
+
+
+def test_markdown_comparison() -> None:
+    text = markdown.render_comparison([make_report(comm="sync"), make_report(comm="async")], "demo")
+    rows = table_rows(text)
+    assert [row[0].strip() for row in rows] == ["Run", "---", "TP sync", "TP async"]
+    assert len({len(row) for row in rows}) == 1
+
+
+def test_unknown_is_not_zero_in_text() -> None:
+    report = make_report()
+    totals = replace(report.totals, partner_hideable_ns=None, hidden_of_hideable=None)
+    assert "| Hidden of hideable | unknown |" in markdown.render(replace(report, totals=totals))
