@@ -5,17 +5,22 @@ What needs other ranks (skew, transfer, bandwidth) and the causes are not decide
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
 
 import numpy as np
 
 from sp_profiler.analysis.exposure import UNKNOWN, DeviceCollectives, Exposure, Keys
 from sp_profiler.analysis.intervals import TimeSet, cut_at_windows, sum_by, union_by_key
-from sp_profiler.analysis.partners import NO_RULE, RULES, Partners
+from sp_profiler.analysis.partners import BETWEEN, NO_RULE, RULES, Partners
 from sp_profiler.analysis.results import CollectiveFigures, GroupFigures, Known, Partner
 from sp_profiler.analysis.steps import Windows
 from sp_profiler.classify.tables import Classified, Collective, Phase, Role
 from sp_profiler.trace.tables import Int64, Trace
+
+# Looked up by number: making an enum of each of a million rows costs more than the row itself.
+_PHASES = [phase.name.lower() for phase in Phase]
+_ROLES = [role.name.lower() for role in Role]
 
 
 def collective_figures(
@@ -46,14 +51,18 @@ def collective_figures(
                 exposed.overlapped_ns,
                 exposed.exposed_ns,
                 exposed.share_ns,
+                collectives.is_fused,
             )
         ),
+        _partners(partners, collectives, chosen),
         strict=True,
     )
     result: list[CollectiveFigures] = []
-    for i, number, stream, step, phase, name, start, dur, inside, overlapped, exposed_ns, share in columns:
+    for (
+        i, number, stream, step, phase, name, start, dur, inside, overlapped, exposed_ns, share, fused, under
+    ) in columns:  # fmt: skip
         row = collectives.rows[i]
-        known = partners.rule[i] != NO_RULE
+        partner, hidden_ns, hideable_ns = under
         result.append(
             CollectiveFigures(
                 id=number,
@@ -70,7 +79,7 @@ def collective_figures(
                 is_async=row.is_async,
                 purpose=row.purpose,
                 purpose_rule=row.purpose_rule,
-                phase=Phase(phase).name.lower(),
+                phase=_PHASES[phase],
                 module=row.module,
                 layer=row.layer,
                 launch_ns=row.launch_ns,
@@ -79,25 +88,28 @@ def collective_figures(
                 overlapped_ns=overlapped,
                 exposed_ns=exposed_ns,
                 exposed_share_ns=share,
-                partner=_partner(partners, i, row) if known else None,
-                hidden_ns=int(partners.hidden_ns[i]) if known else None,
-                hideable_ns=int(partners.hideable_ns[i]) if known else None,
+                partner=partner,
+                hidden_ns=hidden_ns,
+                hideable_ns=hideable_ns,
                 kernel=trace.strings[name],
-                note=_note(bool(collectives.is_fused[i]), inside, dur),
+                note=_note(fused, inside, dur),
             )
         )
     return result
 
 
-def _partner(partners: Partners, i: int, row: Collective) -> Partner:
-    rule = RULES[partners.rule[i]]
-    return Partner(
-        what=Role(partners.role[i]).name.lower(),
-        module=row.module if rule != "between-launch-and-wait" else None,
-        rule=rule,
-        dur_ns=int(partners.dur_ns[i]),
-        activities=int(partners.activities[i]),
-    )
+def _partners(
+    partners: Partners, collectives: DeviceCollectives, chosen: Int64
+) -> Iterator[tuple[Partner | None, int | None, int | None]]:
+    """The partner of each chosen collective with its hidden and hideable ns; Nones where none is known."""
+    names = [field.name for field in fields(Partners)]
+    columns = [getattr(partners, name)[chosen].tolist() for name in names]
+    for i, rule, role, activities, dur, hidden, hideable in zip(chosen.tolist(), *columns, strict=True):
+        if rule == NO_RULE:
+            yield None, None, None
+            continue
+        module = None if rule == BETWEEN else collectives.rows[i].module
+        yield Partner(_ROLES[role], module, RULES[rule], dur, activities), hidden, hideable
 
 
 def _note(is_fused: bool, inside_ns: int, dur_ns: int) -> str | None:

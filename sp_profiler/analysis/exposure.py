@@ -140,12 +140,12 @@ def _first_window(collectives: DeviceCollectives, pieces: Pieces, windows: Windo
 def collective_keys(collectives: DeviceCollectives, activities: Activities) -> dict[str, Keys]:
     """The words by which exposed time is divided, each named as the report's field is."""
     rows = collectives.rows
-    phases = activities.phase[collectives.activity].tolist()
+    phases = [phase.name.lower() for phase in Phase]
     return {
         "group": Keys.of([row.group.key if row.group else None for row in rows]),
         "op": Keys.of([row.op for row in rows]),
         "purpose": Keys.of([row.purpose for row in rows]),
-        "phase": Keys.of([Phase(phase).name.lower() for phase in phases]),
+        "phase": Keys.of([phases[i] for i in activities.phase[collectives.activity].tolist()]),
         "module": Keys.of([row.module for row in rows]),
         "layer": Keys.of([None if row.layer is None else str(row.layer) for row in rows]),
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -159,24 +160,16 @@ def _by_shape(
         return np.where(operator == NONE, NONE, column[operator]).astype(np.int64)
 
     described = (events.name, events.dims, events.types)
-    table = np.stack(
-        (
-            activities.name[rows].astype(np.int64),
-            activities.role[rows].astype(np.int64),
-            *(of_operator(column) for column in described),
-        )
-    )
-    kinds, kind = np.unique(table, axis=1, return_inverse=True)
-    kind = kind.ravel()
-    # On the CPU one operator is many stretches; the operator is what counts.
-    per_kind = np.unique(np.stack((kind, activities.event[rows])), axis=1)[0]
-    count = np.bincount(per_kind, minlength=kinds.shape[1])
-    total = sum_by(kind, dur, kinds.shape[1])
-    operations = _operations(kind, operator, dur, kinds.shape[1])
+    columns = (activities.name[rows], activities.role[rows], *(of_operator(column) for column in described))
+    first, kind = _kinds(columns)
+    count = _operators(kind, activities.event[rows]) if is_cpu_only else np.bincount(kind)
+    total = sum_by(kind, dur, len(first))
+    operations = _operations(kind, operator, dur, len(first))
+    table = np.stack([column[first] for column in columns], axis=1)
 
     merged: dict[tuple[str, str | None, str | None, str], GemmFigures] = {}
     flop: dict[tuple[str, str | None, str | None, str], float | None] = {}
-    for i, (name, role, op, dims, types) in enumerate(kinds.T.tolist()):
+    for i, (name, role, op, dims, types) in enumerate(table.tolist()):
         op_name = trace.strings[op] or ""
         shape = gemm_shape(op_name, trace.strings[dims])
         dtype = gemm_dtype(op_name, trace.strings[types])
@@ -188,6 +181,21 @@ def _by_shape(
             flop[key] = (flop.get(key) or 0.0) + shape.flop * float(operations[i])
     gemms = [_with_speed(one, flop.get(key)) for key, one in merged.items()]
     return sorted(gemms, key=lambda g: (-g.total_ns, g.name, g.shape or "", g.role, g.dtype or ""))
+
+
+def _kinds(columns: Sequence[np.ndarray]) -> tuple[Int64, Int64]:
+    """(a row of each kind, the kind of each row): rows that are equal in every column are of one kind."""
+    kind = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        code = np.unique(column, return_inverse=True)[1]
+        kind = np.unique(kind * (int(code.max()) + 1) + code, return_inverse=True)[1]
+    return np.unique(kind, return_index=True)[1], kind
+
+
+def _operators(kind: Int64, event: Int64) -> Int64:
+    """How many operators each kind has; on the CPU one operator is many stretches."""
+    pairs = np.unique(kind * (int(event.max()) + 1) + event)
+    return np.bincount(pairs // (int(event.max()) + 1))
 
 
 def _operations(kind: Int64, operator: Int64, dur: Int64, kinds: int) -> np.ndarray:

@@ -50,16 +50,22 @@ from sp_profiler.analysis.steps import (
 )
 from sp_profiler.analysis.totals import ratio, sum_of_windows, total_coverage
 from sp_profiler.classify.tables import Classified, Role
-from sp_profiler.ledger import Ledger
+from sp_profiler.ledger import Ledger, Severity
 from sp_profiler.trace.tables import Trace
 
 _NOT_ANALYSED = (
-    (
-        "not-analysed-skew",
-        "skew_wait, transfer and bandwidth are null: ranks are not matched",
-    ),
+    ("not-analysed-skew", "skew_wait, transfer and bandwidth are null: ranks are not matched"),
     ("not-analysed-causes", "cause and exposed_by_cause are null: why time is exposed is not analysed"),
-    ("not-analysed-contention", "contention is null: how much overlap slows GEMMs down is not analysed"),
+)
+_NO_CONTENTION: tuple[str, Severity, str] = (
+    "not-analysed-contention",
+    "note",
+    "contention is null: how much overlap slows GEMMs down is not analysed",
+)
+_NO_SPEED_ON_CPU: tuple[str, Severity, str] = (
+    "cpu-run-no-speed",
+    "note",
+    "contention, algbw/busbw and TFLOP/s are null: on a CPU ranks, gloo and GEMMs share the cores",
 )
 
 
@@ -225,10 +231,8 @@ def _say_what_is_null(results: Sequence[_DeviceResult], classified: Classified, 
         return
     for code, text in _NOT_ANALYSED:
         ledger.add(code, "note", text)
+    ledger.add(*(_NO_SPEED_ON_CPU if classified.is_cpu_only else _NO_CONTENTION))
     ranks = [result.rank for result in results]
-    if classified.is_cpu_only:
-        text = "contention, algbw/busbw and TFLOP/s are null: on a CPU ranks, gloo and GEMMs share the cores"
-        ledger.add("cpu-run-no-speed", "note", text)
     if not any(rank.comm_ns for rank in ranks):
         text = "no communication inside the windows: ratios to it are null"
         ledger.add("no-communication", "note", text)

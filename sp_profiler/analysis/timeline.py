@@ -27,6 +27,8 @@ _LANES = {
 }
 _GAPS = (0, 20_000, 5_000, 2_000, 1_000, 500, 200)  # parts of the window; 0: only where they touch
 
+_KINDS, _ROLES, _PHASES = ([one.name.lower() for one in enum] for enum in (Kind, Role, Phase))
+
 
 @dataclass(frozen=True)
 class _Stretches:
@@ -135,9 +137,9 @@ def _segments(trace: Trace, classified: Classified, stretches: _Stretches, lanes
                 name=name if count == 1 else f"{count} activities, first {name}",
                 start_ns=start,
                 end_ns=end,
-                kind=Kind(kind).name.lower(),
-                role=Role(role).name.lower(),
-                phase=Phase(phase).name.lower(),
+                kind=_KINDS[kind],
+                role=_ROLES[role],
+                phase=_PHASES[phase],
                 module=None if module == NONE or count > 1 else classified.names[module],
                 layer=None if layer == NONE else layer,
             )
