@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,13 +26,16 @@ def file_names(formats: Sequence[str]) -> list[str]:
 
 def render(report: Report, output: str) -> dict[str, str | bytes]:
     """What one format makes of a report: file name to content."""
-    from sp_profiler.report import html, json, markdown, tables
-
     if output == "csv":
-        return {f"{name}.csv": text for name, text in tables.csv_tables(report).items()}
+        from sp_profiler.report.tables import csv_tables
+
+        return {f"{name}.csv": text for name, text in csv_tables(report).items()}
     if output == "parquet":
-        return {f"{name}.parquet": data for name, data in tables.parquet_tables(report).items()}
-    return {SINGLE_FILE[output]: {"json": json, "html": html, "markdown": markdown}[output].render(report)}
+        from sp_profiler.report.tables import parquet_tables
+
+        return {f"{name}.parquet": data for name, data in parquet_tables(report).items()}
+    renderer = importlib.import_module(f"sp_profiler.report.{output}")
+    return {SINGLE_FILE[output]: renderer.render(report)}
 
 
 def is_one_file(out: Path, formats: Sequence[str], runs: int) -> bool:
