@@ -1,0 +1,195 @@
+"""The command line as a person meets it: a subprocess, its two streams, its exit code."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sp_profiler.trace.write import TraceWriter
+
+HEAVY = ("torch", "polars", "plotly", "numpy", "dash", "jinja2", "msgspec")
+
+
+def cli(*arguments: object, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "sp_profiler", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=cwd,
+        env={**os.environ, "COLUMNS": "120", **env},
+        check=False,
+    )
+
+
+def refused(result: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
+    """One sentence on stderr that holds the words, the code, no traceback, nothing on stdout."""
+    assert result.returncode == code, result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+    assert len(result.stderr.strip().splitlines()) == 1, result.stderr
+    for word in words:
+        assert word in result.stderr, result.stderr
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """GEMM 0–100 µs, all-reduce 50–150 µs: 50 µs overlapped, 50 µs exposed."""
+    writer = TraceWriter(rank=0, world_size=1)
+    writer.kernel("sm90_xmma_gemm_bf16", 0, 100, stream=7)
+    writer.collective("all_reduce", 50, 100, stream=20)
+    path = tmp_path / "rank-00000.pt.trace.json"
+    writer.write(path)
+    return path
+
+
+def test_help_names_every_command_and_imports_nothing_heavy() -> None:
+    result = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "sp_profiler", "--help"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    for command in ("run", "analyze", "validate", "doctor"):
+        assert command in result.stdout
+    imported = {line.rsplit("|", 1)[-1].strip() for line in result.stderr.splitlines() if "|" in line}
+    assert imported.isdisjoint(HEAVY)
+
+
+@pytest.mark.parametrize("command", ["run", "analyze", "validate", "doctor"])
+def test_every_command_has_help(command: str) -> None:
+    result = cli(command, "--help")
+    assert result.returncode == 0
+    assert result.stdout.startswith("Usage: sp-profile")
+    assert result.stderr == ""
+
+
+def test_version() -> None:
+    assert cli("--version").stdout.startswith("sp-profile ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        ([], "COMMAND"),
+        (["analyse"], "analyse"),
+        (["analyze"], "PATH"),
+        (["analyze", "x", "--format", "pdf"], "pdf"),
+        (["analyze", "x", "--window", "year"], "year"),
+        (["analyze", "x", "--", "y"], "after '--'"),
+    ],
+)
+def test_usage_errors_are_one_sentence(arguments: list[str], word: str) -> None:
+    refused(cli(*arguments), 2, word)
+
+
+def test_an_abbreviated_option_is_not_guessed(trace: Path) -> None:
+    refused(cli("analyze", trace, "--forc"), 2, "--forc")
+
+
+def test_analyze_prints_sentences_first_and_nothing_on_stderr(trace: Path) -> None:
+    result = cli("analyze", trace)
+    assert result.returncode == 0
+    assert result.stderr == ""
+    assert "exposed" in result.stdout.split("\n\n")[0]
+
+
+def test_json_goes_to_stdout_alone(trace: Path) -> None:
+    result = cli("analyze", trace, "--json")
+    report = json.loads(result.stdout)
+    totals = report["totals"]
+    assert (totals["comm_ns"], totals["compute_ns"]) == (100_000, 100_000)
+    assert (totals["overlapped_ns"], totals["exposed_ns"]) == (50_000, 50_000)
+    assert cli("analyze", trace, "--format", "json").stdout == result.stdout
+
+
+def test_a_file_is_written_and_not_overwritten(trace: Path, tmp_path: Path) -> None:
+    out = tmp_path / "new" / "report.json"
+    assert cli("analyze", trace, "--format", "json", "-o", out).returncode == 0
+    before = out.read_bytes()
+    refused(cli("analyze", trace, "--format", "json", "-o", out), 2, str(out), "--force")
+    assert out.read_bytes() == before
+    assert cli("analyze", trace, "--format", "json", "-o", out, "--force").returncode == 0
+
+
+def test_several_formats_at_once(trace: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    formats = ["json,html", "markdown", "csv", "parquet"]
+    result = cli("analyze", trace, "--format", *formats, "-o", out)
+    assert result.returncode == 0, result.stderr
+    names = {path.name for path in out.iterdir()}
+    assert {"report.json", "report.html", "report.md", "collectives.csv", "ranks.parquet"} <= names
+
+
+@pytest.mark.parametrize("formats", [["html"], ["json", "markdown"]])
+def test_what_needs_a_place_asks_for_one(trace: Path, formats: list[str]) -> None:
+    refused(cli("analyze", trace, "--format", *formats), 2, "-o")
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    refused(cli("analyze", tmp_path / "nothing.json"), 3, "nothing.json")
+
+
+def test_empty_folder(tmp_path: Path) -> None:
+    refused(cli("analyze", tmp_path), 3, str(tmp_path))
+
+
+@pytest.mark.parametrize("content", ['{"a": 1}', "[1, 2]", "<html></html>", "", "null", '"text"'])
+def test_not_a_trace(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "other.json"
+    path.write_text(content)
+    refused(cli("analyze", path), 3, "other.json")
+
+
+def test_two_files_with_the_same_rank(trace: Path, tmp_path: Path) -> None:
+    (tmp_path / "copy-rank-00000.json").write_bytes(trace.read_bytes().replace(b"gemm", b"gemn"))
+    refused(cli("analyze", tmp_path), 3, "rank 0", trace.name, "copy-rank-00000.json")
+
+
+def test_truncated_gzip_keeps_what_is_there_and_says_so(trace: Path, tmp_path: Path) -> None:
+    whole = gzip.compress(trace.read_bytes())
+    path = tmp_path / "cut-rank-00000.json.gz"
+    path.write_bytes(whole[: len(whole) - 30])
+    trace.unlink()
+    result = cli("analyze", path, "--json")
+    assert result.returncode == 0
+    assert "cut-rank-00000.json.gz" in result.stderr
+    codes = {entry["code"] for entry in json.loads(result.stdout)["data_quality"]}
+    assert "truncated-gzip" in codes
+    refused(cli("analyze", path, "--strict"), 3, "cut-rank-00000.json.gz", "--strict")
+
+
+@pytest.mark.parametrize("steps", ["6:3", "3", "a:b", "7:9"])
+def test_steps_that_cannot_be_meant(trace: Path, steps: str) -> None:
+    refused(cli("analyze", trace, "--steps", steps), 2, steps)
+
+
+def test_validate_lists_the_ledger(trace: Path) -> None:
+    clean = cli("validate", trace, "--strict", "--json")
+    assert clean.returncode == 0
+    trace.write_text(trace.read_text()[:-20])
+    broken = cli("validate", trace, "--json")
+    assert broken.returncode == 0
+    entries = json.loads(broken.stdout)["runs"][0]["data_quality"]
+    assert any(entry["severity"] in ("loss", "repair") for entry in entries)
+    assert cli("validate", trace, "--strict").returncode == 3
+
+
+def test_a_closed_pipe_is_no_error(trace: Path) -> None:
+    analyze = f"{sys.executable} -m sp_profiler analyze {trace} --json"
+    command = f"{analyze} | head -c 1 >/dev/null; exit ${{PIPESTATUS[0]}}"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_doctor_speaks_json() -> None:
+    result = cli("doctor", "--json")
+    assert result.returncode == 0
+    assert json.loads(result.stdout)
