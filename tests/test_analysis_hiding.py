@@ -159,6 +159,16 @@ def test_same_linear_without_annotation(purpose: str, is_async: bool, expected: 
     assert partner_of(result) == expected
 
 
+def test_what_feeds_the_gemms_of_its_node_cannot_hide_under_them() -> None:
+    #  row-parallel backward of sequence parallelism: the gradient is gathered, then both GEMMs use it
+    gemms = (gemm(10, 20, Role.DGRAD, launch=3, node=5), gemm(20, 30, Role.WGRAD, launch=4, node=5))
+    gathered = {"launch": 1, "node": 5, "purpose": "dgrad", "op": "all_gather"}
+    assert partner_of(analyze(comm(0, 10, is_async=False, **gathered), *gemms)) is None
+    #  launched long before its wait, with the dgrad GEMM in between (another linear's would do): that one
+    ahead = analyze(comm(0, 10, is_async=True, wait_start_ns=4, **gathered), *gemms)
+    assert partner_of(ahead) == ("dgrad", "same-linear", 10, 0, 10)
+
+
 def test_launched_between_launch_and_wait() -> None:
     #  launches: K 1, collective 2..3, K 4, K 6, wait 7, K 8
     #  0    10   20   30   40   50

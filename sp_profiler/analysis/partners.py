@@ -5,9 +5,10 @@ The partner of a collective (DESIGN: Hiding) is, first that applies:
 annotation    its `sp::comm` range names it (`partner=wgrad`): the nearest range of that kind, module and
               layer; of its own autograd node where that is known. "Nearest" is the range around the launch,
               for an asynchronous collective else the next one before its wait, else the closest in time.
-same-linear   the GEMMs of its autograd node: the wgrad GEMMs for a dgrad collective, the dgrad GEMMs for an
-              input-regather; for other purposes of an asynchronous one those launched between it
-              and its wait.
+same-linear   the GEMMs of its autograd node: the wgrad GEMMs for what reduces a dgrad, the dgrad GEMMs for an
+              input-regather; for anything else that is asynchronous those launched between it and its
+              wait. (The all-gather of a row-parallel linear's backward feeds both its GEMMs: it cannot
+              hide under them.)
 between-launch-and-wait   whatever was launched in between, for an asynchronous collective.
 
 A partner is computation of the collective's own device. Fused kernels hide nothing and are no terms here:
@@ -87,6 +88,7 @@ class _Asked:
     is_sync: Bool
     is_async: Bool
     purpose: np.ndarray  # str
+    gathers: Bool  # an all-gather
     countable: Bool  # not fused
 
 
@@ -156,6 +158,7 @@ def _asked_of(activities: Activities, collectives: DeviceCollectives) -> _Asked:
         is_sync=np.array([row.is_async is False for row in rows], np.bool_),
         is_async=np.array([row.is_async is True for row in rows], np.bool_),
         purpose=np.array([row.purpose for row in rows], np.str_),
+        gathers=np.array([row.op == "all_gather" for row in rows], np.bool_),
         countable=~collectives.is_fused,
     )
 
@@ -257,12 +260,10 @@ def _by_node(
     purpose, role = asked.purpose[who], compute.role[place]
     launch = compute.launch[place]
     after = (asked.launch[who] != NONE) & (launch > asked.launch[who]) & (launch < _wait_or_never(asked, who))
-    paired = (purpose == "dgrad") | (purpose == "input-regather")
-    keep = np.where(
-        paired,
-        role == np.where(purpose == "dgrad", Role.WGRAD, Role.DGRAD),
-        after & ~asked.is_sync[who],
-    )
+    after &= ~asked.is_sync[who]
+    reduces = (purpose == "dgrad") & ~asked.gathers[who]
+    regathers = purpose == "input-regather"
+    keep = np.where(reduces, role == Role.WGRAD, np.where(regathers, role == Role.DGRAD, after))
     return _Chosen(who[keep], place[keep])
 
 
