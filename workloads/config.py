@@ -136,7 +136,7 @@ class WorkloadConfig:
         derived = {"tp", "dp"}
         unknown = sorted(set(values) - names - derived)
         if unknown:
-            raise UsageError(f"unknown workload option '{unknown[0]}'.")
+            raise UsageError(f"unknown workload option '{unknown[0]}'")
         return cls(**{key: value for key, value in values.items() if key in names})
 
 
@@ -144,9 +144,9 @@ def _check_choices(config: WorkloadConfig) -> None:
     for name, choices in _CHOICES.items():
         value = getattr(config, name)
         if value not in choices and not (value is None and name in ("comm", "save")):
-            raise UsageError(f"{_option(name)} is '{value}', expected one of {', '.join(choices)}.")
+            raise UsageError(f"{_option(name)} is '{value}', expected one of {', '.join(choices)}")
     if config.dtype not in DTYPES:
-        raise UsageError(f"--dtype is '{config.dtype}', expected one of {', '.join(DTYPES)}.")
+        raise UsageError(f"--dtype is '{config.dtype}', expected one of {', '.join(DTYPES)}")
 
 
 def _check_counts(config: WorkloadConfig) -> None:
@@ -155,11 +155,11 @@ def _check_counts(config: WorkloadConfig) -> None:
     for name, least in minimum.items():
         value = getattr(config, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise UsageError(f"{_option(name)} is {value!r}, expected a whole number of at least {least}.")
+            raise UsageError(f"{_option(name)} is {value!r}, expected a whole number of at least {least}")
     if not config.learning_rate > 0:
-        raise UsageError(f"--learning-rate is {config.learning_rate}, expected a number above 0.")
+        raise UsageError(f"--learning-rate is {config.learning_rate}, expected a number above 0")
     if config.bucket_mib is not None and not config.bucket_mib > 0:
-        raise UsageError(f"--bucket-mib is {config.bucket_mib}, expected a number above 0.")
+        raise UsageError(f"--bucket-mib is {config.bucket_mib}, expected a number above 0")
 
 
 def _check_sizes(config: WorkloadConfig) -> None:
@@ -170,7 +170,7 @@ def _check_sizes(config: WorkloadConfig) -> None:
     if config.head_dim % 2:
         raise UsageError(
             f"--hidden {config.hidden} with --heads {config.heads} gives a head size of {config.head_dim}, "
-            "which must be even for rotary position embedding."
+            "which must be even for rotary position embedding"
         )
     _divides("heads", config.heads, "kv_heads", config.kv_heads)
     if config.mode == "ddp":
@@ -180,7 +180,7 @@ def _check_sizes(config: WorkloadConfig) -> None:
     if config.kv_heads < config.ranks:
         raise UsageError(
             f"--kv-heads {config.kv_heads} is less than --ranks {config.ranks}: "
-            f"{where} every rank needs at least one key/value head."
+            f"{where} every rank needs at least one key/value head"
         )
     _divides("kv_heads", config.kv_heads, "ranks", config.ranks, where)
     _divides("ffn", config.ffn, "ranks", config.ranks, where)
@@ -191,7 +191,7 @@ def _check_sizes(config: WorkloadConfig) -> None:
 def _divides(name: str, size: int, by_name: str, by: int, where: str = "") -> None:
     if size % by:
         tail = f" {where}" if where else ""
-        raise UsageError(f"{_option(name)} {size} is not divisible by {_option(by_name)} {by}{tail}.")
+        raise UsageError(f"{_option(name)} {size} is not divisible by {_option(by_name)} {by}{tail}")
 
 
 def _option(name: str) -> str:

@@ -53,7 +53,8 @@ class Attention(nn.Module):
             part.unflatten(-1, (-1, self._head_dim))  # (S, B, a*d) -> (S, B, a, d)
             for part in _project(x, self.projections, self._ratio)
         ]
-        q, k, v = rotate(heads[0], cos, sin), rotate(heads[1], cos, sin), heads[2]
+        # A v that is part of a fused output would keep all of it alive until backward: copy it out.
+        q, k, v = rotate(heads[0], cos, sin), rotate(heads[1], cos, sin), heads[2].contiguous()
         out = attention_core(q, k, v, self._core)  # (S, B, a, d)
         return self.o(out.flatten(2))
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from sp_profiler.errors import SpProfilerError, UsageError, WorkloadError
 from sp_profiler.record.annotate import annotate
-from workloads.communication import Communicator, new_communicator
+from workloads.communication import Communicator, Intent, Site, new_communicator
 from workloads.config import WorkloadConfig
 from workloads.data import batches
 from workloads.ddp import DataParallel
@@ -103,7 +103,7 @@ def choose_device(backend: str, local_rank: int) -> tuple[str, torch.device]:
     found = torch.cuda.device_count()
     if local_rank >= found:
         raise UsageError(
-            f"backend nccl needs a GPU for each rank of this host: rank {local_rank} has none, {found} found."
+            f"backend nccl needs a GPU for each rank of this host: rank {local_rank} has none, {found} found"
         )
     return backend, torch.device("cuda", local_rank)
 
@@ -125,11 +125,11 @@ def process_group(backend: str, device: torch.device) -> Iterator[None]:
 
 
 class StepTimer:
-    """Marks the ends of steps; on GPUs with events, so that the measurement itself waits for nothing."""
+    """Marks starts and ends of steps; on GPUs with events, so that measuring waits for nothing."""
 
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
-        self._marks: list[Any] = []
+        self._marks: list[Any] = []  # start, end, start, end, ...
 
     def mark(self) -> None:
         if self._on_gpu:
@@ -140,8 +140,8 @@ class StepTimer:
             self._marks.append(time.perf_counter_ns())
 
     def step_times_ns(self) -> list[int]:
-        """The time between each mark and the next."""
-        pairs = list(zip(self._marks, self._marks[1:], strict=False))
+        """From each start to its end: what the profiler does between steps is no part of a step."""
+        pairs = list(zip(self._marks[::2], self._marks[1::2], strict=True))
         if not self._on_gpu:
             return [end - start for start, end in pairs]
         torch.cuda.synchronize()
@@ -162,11 +162,12 @@ def train(
     timer = StepTimer(device)
     losses = []
     with profile as session:
-        timer.mark()
         for tokens in data:
+            timer.mark()
             losses.append(workload.step(tokens))
             timer.mark()
             session.step()
+    collectives = len(communicator.calls)
     group = {
         "key": communicator.key,
         "description": communicator.description,
@@ -176,13 +177,22 @@ def train(
         "rank": dist.get_rank(),
         "device_type": device.type,
         "backend": dist.get_backend(),
-        "losses": [float(loss) for loss in losses],
+        "losses": _mean_losses(losses, config, communicator),
         "step_times_ns": timer.step_times_ns(),
         "warmup": config.warmup,
         "parameters": sum(parameter.numel() for parameter in workload.model.parameters()),
-        "collectives": len(communicator.calls),
+        "collectives": collectives,
         "groups": [group],
     }
+
+
+def _mean_losses(losses: list[Tensor], config: WorkloadConfig, communicator: Communicator) -> list[float]:
+    """In ddp the ranks saw different data; exchanged once, when nothing is profiled any more."""
+    values = torch.stack(losses).double()
+    if config.mode == "ddp":
+        intent = Intent(Site("losses"), "other", "optimizer")
+        values = communicator.run("all_reduce", values, intent) / communicator.size
+    return values.tolist()
 
 
 class NoProfile:
@@ -212,9 +222,9 @@ def read_config(path: str) -> WorkloadConfig:
     try:
         values = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UsageError(f"cannot read the workload's configuration from {path}: {error}.") from error
+        raise UsageError(f"cannot read the workload's configuration from {path}: {error}") from error
     if not isinstance(values, dict):
-        raise UsageError(f"the workload's configuration in {path} is not a JSON object.")
+        raise UsageError(f"the workload's configuration in {path} is not a JSON object")
     return WorkloadConfig.from_dict(values)
 
 
@@ -243,17 +253,17 @@ def run_rank(config: WorkloadConfig, backend: str) -> None:
     """One rank's whole life, from the launcher's environment to its result file."""
     missing = [name for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK") if name not in os.environ]
     if missing:
-        raise UsageError(f"{missing[0]} is not set: start this under torchrun.")
+        raise UsageError(f"{missing[0]} is not set: start this under torchrun")
     world_size = int(os.environ["WORLD_SIZE"])
     if world_size != config.ranks:
-        raise UsageError(f"the configuration is for {config.ranks} ranks, but {world_size} were started.")
+        raise UsageError(f"the configuration is for {config.ranks} ranks, but {world_size} were started")
     backend, device = choose_device(backend, int(os.environ["LOCAL_RANK"]))
     with process_group(backend, device):
         communicator = new_communicator("dp" if config.mode == "ddp" else "tp", range(world_size))
         result = train(config, communicator, device, profile_for(config))
         bad = [i for i, loss in enumerate(result["losses"]) if loss != loss or abs(loss) == float("inf")]
         if bad:
-            raise WorkloadError(f"rank {result['rank']}: the loss of step {bad[0]} is not finite.")
+            raise WorkloadError(f"rank {result['rank']}: the loss of step {bad[0]} is not finite")
     if folder := os.environ.get("SP_PROFILE_OUT"):
         write_result(result, folder)
 
