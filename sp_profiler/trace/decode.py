@@ -45,6 +45,7 @@ _LIST_OF_EVENTS = re.compile(rb'"traceEvents"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}(?=\
 _CUT_KEY = re.compile(rb'"[^"\\\x00-\x1f]*(?:"[ \t\r\n]*:?[ \t\r\n]*)?\Z')
 _SEARCHED_HEAD = 1 << 20
 _HEAD_OF_EVENT = 1 << 12
+_MOST_SINGLE = 1 << 10
 
 _EVENTS = msgspec.json.Decoder(list[Event])
 _EVENT = msgspec.json.Decoder(Event)
@@ -195,6 +196,7 @@ class _Reader:
         self._found_events = False
         self._is_bare = False  # the file is a list, not an object
         self._is_cut = False
+        self._single: list[tuple[Event, int]] = []  # events that were read one by one, with their offsets
 
     # --- top level ---------------------------------------------------------------------------
 
@@ -444,7 +446,9 @@ class _Reader:
         while True:
             step = self._gap(expected)
             if step != "event":
+                self._flush()
                 return step == "list-end"
+            expected = 0  # they were passed; a smaller chunk may be tried from here
             text.want(span + scan.MARGIN)
             end = min(text.at + span, len(text.data))
             border = scan.last_border(text.data, text.at, end)
@@ -539,9 +543,21 @@ class _Reader:
             return int(place[1]) - 1 if place else 0
         except RecursionError:
             return 0
+        self._flush()
         base = text.base + start
         self._columns.add(events, lambda index: base + _nth_event(raw, index))
         return None
+
+    def _keep(self, event: Event, offset: int) -> None:
+        """Hold an event that was read by itself; many go into the columns together."""
+        self._single.append((event, offset))
+        if len(self._single) >= _MOST_SINGLE:
+            self._flush()
+
+    def _flush(self) -> None:
+        single, self._single = self._single, []
+        if single:
+            self._columns.add([event for event, _ in single], lambda index: single[index][1])
 
     def _one_event(self) -> int | None:
         """Read the event at `at` by itself. Answers the commas to expect before the next one."""
@@ -559,7 +575,7 @@ class _Reader:
             except (UnicodeDecodeError, msgspec.DecodeError, RecursionError):
                 self._repair(raw, offset)
             else:
-                self._columns.add([event], lambda _: offset)
+                self._keep(event, offset)
             text.at = found.end
             return 1
         return self._damaged_event(offset)
@@ -596,7 +612,7 @@ class _Reader:
             self._ledger.add(code, "repair", REPAIRS[code], offset=offset)
         if repaired.has_more:
             self._stray_text(offset)
-        self._columns.add([repaired.event], lambda _: offset)
+        self._keep(repaired.event, offset)
 
     def _lost(self, offset: int) -> None:
         self._ledger.add(
