@@ -97,7 +97,7 @@ def test_missing_ranks_are_named() -> None:
     built = assembled(report, facts=facts)
     assert built.run.world_size == 8
     assert built.run.ranks_missing == [0, 1, 2, 4, 5, 6, 7]
-    entry = next(e for e in built.data_quality if e.code == "missing-ranks")
+    entry = next(e for e in built.data_quality if e.code == "ranks-missing")
     assert entry.count == 7
     assert "7 ranks of 8 are missing (0-2, 4-7)" in entry.text
 

@@ -233,13 +233,15 @@ def test_runs_of_a_family_share_one_time_scale() -> None:
 
 
 def test_comparison_shows_families_apart_and_sync_above_async() -> None:
-    reports = [
-        make_report(comm="sync"),
-        make_report(comm="async"),
+    reports = [  # in the order of their folders' names
         make_report(mode="sp", save="full", comm="sync"),
         make_report(mode="sp", save="shard", comm="async"),
+        make_report(comm="async"),
+        make_report(comm="sync"),
     ]
-    seen = parse(html.render_comparison(reports, "demo"))
+    seen = parse(html.render_comparison(reports, "demo", ["./0", "./1", "./2", "./3"]))
+    links = [a["href"] for t, a in seen.elements if t == "a" and a.get("class") != "skip"]
+    assert links == ["./3", "./2", "./0", "./1"]  # each with its own run
     data = json.loads(next(s for s in seen.scripts if s.startswith('{"plots"')))
     assert list(data["plots"]) == ["backward-0", "backward-1"]
     titles = [[a["text"] for a in plot["layout"]["annotations"]] for plot in data["plots"].values()]
@@ -270,3 +272,9 @@ def test_no_button_sends_the_profile_anywhere() -> None:
         assert plot["config"]["showSendToCloud"] is False
         assert plot["config"]["plotlyServerURL"] == ""
     assert "sendChartToCloud" in data["plots"]["timeline"]["config"]["modeBarButtonsToRemove"]
+
+
+def test_a_cpu_run_promises_no_shorter_step() -> None:
+    paths = {s.path for s in view.more_figures(make_report(device="cpu"))}
+    assert "totals.step_ns_if_all_hidden" not in paths
+    assert "totals.step_ns_if_all_hidden" in {s.path for s in view.more_figures(make_report(device="cuda"))}

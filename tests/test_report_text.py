@@ -75,7 +75,7 @@ def test_hostile_names_are_inert_on_the_terminal(name: str, is_terminal: bool) -
 
 
 def test_side_by_side() -> None:
-    table = compare_table([make_report(comm="sync"), make_report(comm="async")])
+    table = compare_table([make_report(comm="async"), make_report(comm="sync")])  # sync comes first anyway
     assert [name for name, _ in table.rows] == ["TP sync", "TP async"]
     by_label = {column.label: place for place, column in enumerate(table.columns)}
     sync, asynchronous = (cells for _, cells in table.rows)

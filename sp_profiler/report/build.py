@@ -189,13 +189,13 @@ def _ledger(
     for result in results:
         ledger.extend(_of_run(entry) for entry in result.ledger if entry not in told)
     codes = {entry.code for entry in ledger.entries}
-    if run.ranks_missing and "missing-ranks" not in codes:
+    if run.ranks_missing and "ranks-missing" not in codes:
         text = (
             f"{counted(len(run.ranks_missing), 'rank')} of {run.world_size} "
             f"{'is' if len(run.ranks_missing) == 1 else 'are'} missing ({rank_list(run.ranks_missing)}): "
             "totals stand for the ranks that are here."
         )
-        ledger.add("missing-ranks", "note", text, count=len(run.ranks_missing))
+        ledger.add("ranks-missing", "note", text, count=len(run.ranks_missing))
     if is_cpu:
         ledger.add("cpu-run", "note", _CPU_NOTE)
     return [replace(e, count=1) if e.code.startswith("not-analysed") else e for e in ledger.entries]

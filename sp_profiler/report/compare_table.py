@@ -40,6 +40,27 @@ _RATIOS = (
 )
 
 
+_ORDER = {
+    "mode": ("ddp", "tp", "sp"),
+    "save": ("full", "shard"),
+    "comm": ("sync", "async"),
+}
+
+
+def ordered(reports: Sequence[Report]) -> list[Report]:
+    """Runs in the order in which they are compared: families together, sync above async, full above shard.
+
+    Runs that say nothing of these come last, in the order given.
+    """
+
+    def place(report: Report) -> list[int]:
+        workload = report.run.workload or {}
+        said = [(workload.get(key), known) for key, known in _ORDER.items()]
+        return [known.index(value) if value in known else len(known) for value, known in said]
+
+    return sorted(reports, key=place)
+
+
 def compare_table(reports: Sequence[Report]) -> CompareTable:
     """One row per run; times in ms, means per step and rank."""
     columns: list[tuple[CompareColumn, Callable[[Report], str]]] = []
@@ -47,7 +68,7 @@ def compare_table(reports: Sequence[Report]) -> CompareTable:
         columns.append((CompareColumn(text, "ms", f"totals.{name}"), _mean(name)))
     for text, unit, name in _RATIOS:
         columns.append((CompareColumn(text, unit, f"totals.{name}"), _ratio(name)))
-    rows = [(run_label(report), [cell(report) for _, cell in columns]) for report in reports]
+    rows = [(run_label(report), [cell(report) for _, cell in columns]) for report in ordered(reports)]
     per = "step and rank" if all(by_step(report) for report in reports) else "rank"
     return CompareTable([column for column, _ in columns], rows, f"Times are means per {per}.")
 

@@ -7,6 +7,7 @@ Times are shown in ms, means per step where the report has steps.
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Callable, Sequence
 
 import plotly.graph_objects as go
@@ -154,13 +155,18 @@ def timeline(drawn: Timeline) -> go.Figure:
 
 
 def lane_order(segments: Sequence[Segment]) -> list[str]:
-    """Lanes with computation first, then communication, then copies; each in order of appearance."""
+    """Lanes with computation first, then communication, then copies; each by name, numbers by value."""
     place: dict[str, int] = {}
     order = {"computation": 0, "fused": 0, "communication": 1}
     for segment in segments:
         kind = order.get(segment.kind, 2)
         place[segment.lane] = min(place.get(segment.lane, kind), kind)
-    return sorted(place, key=lambda lane: place[lane])
+    return sorted(place, key=lambda lane: (place[lane], _by_number(lane)))
+
+
+def _by_number(text: str) -> list[tuple[int, str]]:
+    """A sort key that puts `stream 7` before `stream 20`."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
 def add_lanes(

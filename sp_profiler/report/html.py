@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from sp_profiler.report import figures, view
 from sp_profiler.report.backward import common_layer, layer_backward
-from sp_profiler.report.compare_table import compare_table, run_label
+from sp_profiler.report.compare_table import compare_table, ordered, run_label
 from sp_profiler.report.format import counted, rank_list
 from sp_profiler.report.json import to_plain
 from sp_profiler.report.model import Report
@@ -73,7 +73,9 @@ def render_comparison(
     Runs of one mode (tp, sp, ...) are drawn one above the other. `links` are relative URLs of the runs'
     own pages, by default `<run name>/report.html`.
     """
-    chosen = [_link(r.run.name) for r in reports] if links is None else list(links)
+    given = [_link(r.run.name) for r in reports] if links is None else list(links)
+    link_of = {id(report): link for report, link in zip(reports, given, strict=True)}
+    reports = ordered(reports)
     pairs, plots = [], {}
     for number, (mode, family) in enumerate(_families(reports).items()):
         names = [run_label(report) for report in family]
@@ -88,7 +90,9 @@ def render_comparison(
         {"plots": plots, "tables": []},
         title=title,
         table=compare_table(reports),
-        runs=list(zip(reports, [run_label(r) for r in reports], chosen, strict=True)),
+        runs=list(
+            zip(reports, [run_label(r) for r in reports], [link_of[id(r)] for r in reports], strict=True)
+        ),
         pairs=pairs,
         plots=plots,
         cpu=bool(reports) and all(r.run.device_type == "cpu" for r in reports),

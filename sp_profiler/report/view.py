@@ -117,6 +117,7 @@ def per_text(report: Report) -> str:
 def more_figures(report: Report) -> list[Shown]:
     """The other totals, in the order in which they add up."""
     unknown = report.totals.partner_unknown
+    is_cpu = report.run.device_type == "cpu"  # there overlap does not shorten a step, so nothing is promised
     without = f"; {unknown} collectives without a known partner" if unknown else ""
     return [
         _ns(report, "comm_ns", "Communication", "union of all collectives"),
@@ -134,7 +135,7 @@ def more_figures(report: Report) -> list[Shown]:
             f"each collective under its own GEMMs{without}",
         ),
         _ns(report, "partner_hideable_ns", "Hideable", "the shorter of collective and partner"),
-        _if_all_hidden(report),
+        *([] if is_cpu else [_if_all_hidden(report)]),
     ]
 
 
@@ -308,7 +309,9 @@ _RANK = [Column("rank", "Rank", "int"), Column("device", "Device", "int")]
 
 
 def _ranks_table(report: Report) -> Table:
-    columns = [*_RANK, *_FIGURES, Column("step_ns_if_all_hidden", "If all hidden", "ms", "ms")]
+    columns = [*_RANK, *_FIGURES]
+    if report.run.device_type != "cpu":
+        columns.append(Column("step_ns_if_all_hidden", "If all hidden", "ms", "ms"))
     items = (
         sorted(report.ranks, key=lambda r: -(r.exposed_ns or 0))
         if len(report.ranks) > MOST_ROWS
