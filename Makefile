@@ -24,7 +24,7 @@ format: $(VENV)/.installed-dev
 
 # The exact versions that the tests ran with.
 constraints: $(VENV)/.installed-dev
-	$(VENV)/bin/python -m pip freeze --exclude sp-profiler --exclude-editable | sed 's/+cpu$$//' > constraints.txt
+	$(VENV)/bin/python -m pip freeze --exclude sp-profiler --exclude-editable | grep -v '^pip==' | sed 's/+cpu$$//' > constraints.txt
 
 clean:
 	rm -rf $(VENV) build dist

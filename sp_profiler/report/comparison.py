@@ -9,8 +9,6 @@ from typing import Any
 
 from sp_profiler import __version__
 from sp_profiler.files import write_atomically
-from sp_profiler.report.compare_table import compare_table
-from sp_profiler.report.format import visible
 from sp_profiler.report.json import to_plain
 from sp_profiler.report.model import Report
 
@@ -41,13 +39,9 @@ def render(reports: Sequence[Report], output: str) -> str:
     """The comparison as text: "json", or "markdown" (the side-by-side table)."""
     if output == "json":
         return json.dumps(comparison(reports), indent=1) + "\n"
-    table = compare_table(reports)
-    header = ["run", *(f"{column.label} ({column.unit})" for column in table.columns)]
-    lines = ["| " + " | ".join(header) + " |", "|---|" + "---:|" * len(table.columns)]
-    for label, cells in table.rows:
-        name = visible(label).replace("|", "\\|")
-        lines.append("| " + " | ".join([name, *cells]) + " |")
-    return "\n".join([*lines, "", table.note, ""])
+    from sp_profiler.report import markdown
+
+    return markdown.render_comparison(reports)
 
 
 def save(reports: Sequence[Report], folder: Path, title: str, links: Sequence[str | None]) -> Path:
