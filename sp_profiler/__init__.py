@@ -41,7 +41,10 @@ def load(path: Source | Sequence[Source]) -> TraceSet:
 
 
 def analyze(
-    source: TraceSet | Source | Sequence[Source], *, window: str = "step", steps: tuple[int, int] | None = None
+    source: TraceSet | Source | Sequence[Source],
+    *,
+    window: str = "step",
+    steps: tuple[int, int] | None = None,
 ) -> Report:
     """Measure a run: what `sp-profile analyze` reports, as plain dataclasses.
 

@@ -193,3 +193,41 @@ def test_doctor_speaks_json() -> None:
     result = cli("doctor", "--json")
     assert result.returncode == 0
     assert json.loads(result.stdout)
+
+
+DEMO = Path(__file__).resolve().parent.parent / "traces" / "demo"
+
+
+def test_a_folder_of_runs_gives_one_report_each_and_the_table(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    result = cli("analyze", DEMO, "--format", "json", "html", "-o", out)
+    assert result.returncode == 0, result.stderr
+    for label in ("TP sync", "TP async", "SP basic", "SP recompute"):
+        assert label in result.stdout
+    for run in ("tp-sync", "tp-async", "sp-basic", "sp-recompute"):
+        report = json.loads((out / run / "report.json").read_text())
+        assert report["run"]["ranks"] == [0, 1]
+        assert (out / run / "report.html").is_file()
+    assert len(json.loads((out / "comparison.json").read_text())["runs"]) == 4
+    refused(cli("analyze", DEMO, "--format", "json", "-o", out), 2, "--force")
+
+
+@pytest.mark.parametrize(("output", "first"), [("json", "{"), ("markdown", "#")])
+def test_several_runs_as_text_are_their_table(output: str, first: str) -> None:
+    result = cli("analyze", DEMO, "--format", output)
+    assert result.returncode == 0
+    assert result.stdout.startswith(first)
+    assert "tp-async" in result.stdout or "TP async" in result.stdout
+
+
+def test_one_broken_run_among_several_does_not_hide_the_others(tmp_path: Path) -> None:
+    for name in ("good", "bad"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.json").write_text((DEMO / "tp-sync" / "run.json").read_text())
+    trace = (DEMO / "tp-sync" / "rank-00000.pt.trace.json.gz").read_bytes()
+    (tmp_path / "good" / "rank-00000.pt.trace.json.gz").write_bytes(trace)
+    (tmp_path / "bad" / "rank-00000.pt.trace.json.gz").write_bytes(b"nothing")
+    result = cli("analyze", tmp_path)
+    assert result.returncode == 3
+    assert "bad" in result.stderr
+    assert "TP sync" in result.stdout

@@ -156,7 +156,7 @@ def _save_comparison(reports: list[Report], args: argparse.Namespace) -> None:
 
     with_pages = "html" in _formats(args)
     links = [f"{report.run.name}/report.html" if with_pages else None for report in reports]
-    comparison.save(reports, Path(args.out), "Runs side by side", links)
+    comparison.save(reports, Path(args.out), comparison.TITLE, links)
 
 
 def _show(reports: list[Report], args: argparse.Namespace, runs: int) -> None:

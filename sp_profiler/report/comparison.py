@@ -14,6 +14,7 @@ from sp_profiler.report.model import Report
 
 PAGE = "index.html"
 DATA = "comparison.json"
+TITLE = "Runs side by side"
 
 
 def comparison(reports: Sequence[Report]) -> dict[str, Any]:
@@ -41,7 +42,7 @@ def render(reports: Sequence[Report], output: str) -> str:
         return json.dumps(comparison(reports), indent=1) + "\n"
     from sp_profiler.report import markdown
 
-    return markdown.render_comparison(reports)
+    return markdown.render_comparison(reports, TITLE)
 
 
 def save(reports: Sequence[Report], folder: Path, title: str, links: Sequence[str | None]) -> Path:
