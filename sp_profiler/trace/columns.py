@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sp_profiler.errors import InputError
-from sp_profiler.ledger import Ledger
+from sp_profiler.ledger import Ledger, Severity
 from sp_profiler.trace.limits import Limits
 from sp_profiler.trace.schema import (
     MAX_DURATION_NS,
@@ -21,7 +18,6 @@ from sp_profiler.trace.schema import (
     NO_EVENT,
     Args,
     Event,
-    category_of,
     is_sync_name,
 )
 from sp_profiler.trace.tables import (
@@ -36,11 +32,20 @@ from sp_profiler.trace.tables import (
     Strings,
 )
 from sp_profiler.trace.times import times_to_ns
+from sp_profiler.trace.values import (
+    CategoryCodes,
+    Interner,
+    StringPool,
+    collective_args,
+    compact_json,
+    int_column,
+    to_int,
+    word_text,
+)
 
 OffsetOf = Callable[[int], int]
 """Byte offset, in the uncompressed text, of the event with this index in its chunk."""
 
-_INT64 = range(-(1 << 63), 1 << 63)
 _ON_DEVICE = (
     Category.KERNEL,
     Category.MEMCPY,
@@ -51,89 +56,69 @@ _ON_DEVICE = (
 _FLOW_PHASES = ("s", "f")
 _STRING_COLUMNS = ("name", "pid", "tid", "dims", "strides", "types")
 
-_START_FAULTS = {
-    "missing": ("bad-event", "loss", "an event has no start time"),
-    "not-a-number": ("bad-event", "loss", "the start time of an event is not a number"),
-    "non-finite": ("non-finite-time", "loss", "the start time of an event is infinite or not a number"),
-    "range": ("time-out-of-range", "loss", "the start time of an event lies more than 146 years from zero"),
+Fault = tuple[str, Severity, str]
+"""Code, severity and sentence of an entry in the ledger."""
+
+_START_FAULTS: dict[str, Fault] = {
+    "missing": ("bad-event", "loss", "an event has no start time; it was left out"),
+    "not-a-number": ("bad-event", "loss", "the start time of an event is not a number; it was left out"),
+    "non-finite": (
+        "non-finite-time",
+        "loss",
+        "the start time of an event is infinite or not a number; it was left out",
+    ),
+    "range": (
+        "time-out-of-range",
+        "loss",
+        "the start time of an event lies more than 146 years from zero; it was left out",
+    ),
 }
-_DURATION_FAULTS = {
-    "missing": ("missing-duration", "an event has no duration; it counts as 0"),
-    "not-a-number": ("missing-duration", "the duration of an event is not a number; it counts as 0"),
+_DURATION_FAULTS: dict[str, Fault] = {
+    "missing": ("missing-duration", "repair", "an event has no duration; it counts as 0"),
+    "not-a-number": ("missing-duration", "repair", "the duration of an event is no number; it counts as 0"),
     "non-finite": (
         "non-finite-duration",
+        "repair",
         "the duration of an event is infinite or not a number; it counts as 0",
     ),
-    "negative": ("negative-duration", "the duration of an event is negative; it counts as 0"),
+    "negative": ("negative-duration", "repair", "the duration of an event is negative; it counts as 0"),
     "range": (
         "overflow-duration",
+        "repair",
         "the duration of an event exceeds 30 days, an overflow of the recorder; it counts as 0",
     ),
 }
+_QUOTED: Fault = (
+    "quoted-number",
+    "repair",
+    "a time is written as a string; it was read as the number in it",
+)
+_NOT_READ: Fault = (
+    "phase-not-read",
+    "note",
+    "begin and end events (ph B, E) are not read; Kineto writes complete events (ph X)",
+)
+_NO_PHASE: Fault = ("bad-event", "loss", "an event has no phase (ph)")
 
 
-class Interner(dict[Any, int]):
-    """Codes of values by their text. Equal texts share a code; codes number texts as they are met."""
+class _Faults:
+    """Faults of the events in one chunk, counted by kind. Finding an offset means walking the chunk, so
+    it is done once per kind and only for the first chunk that holds the kind.
+    """
 
-    def __init__(self, pool: StringPool, text_of: Callable[[Any], str | None]) -> None:
-        super().__init__()
-        self._pool = pool
-        self._text_of = text_of
+    def __init__(self) -> None:
+        self._found: dict[Fault, tuple[int, int]] = {}  # the smallest index, and how many
 
-    def __missing__(self, value: Any) -> int:
-        text = self._text_of(value)
-        code = self[value] = NONE if text is None else self._pool.code(text)
-        return code
+    def add(self, fault: Fault, index: int) -> None:
+        first, count = self._found.get(fault, (index, 0))
+        self._found[fault] = (min(first, index), count + 1)
 
-    def codes(self, values: Sequence[Any]) -> Int32:
-        try:
-            return np.fromiter(map(self.__getitem__, values), np.int32, len(values))
-        except TypeError:  # an unhashable value: a list where a word should be
-            words = [v if isinstance(v, (str, int)) or v is None else _json_text(v) for v in values]
-            return np.fromiter(map(self.__getitem__, words), np.int32, len(values))
-
-
-class StringPool:
-    """All distinct strings of a file, within the limits."""
-
-    def __init__(self, path: str, limits: Limits) -> None:
-        self.texts: list[str] = []
-        self._codes: dict[str, int] = {}
-        self._path = path
-        self._limits = limits
-        self._bytes = 0
-
-    def code(self, text: str) -> int:
-        known = self._codes.get(text)
-        if known is not None:
-            return known
-        self._bytes += len(text)
-        if len(text) > self._limits.string_bytes:
-            raise string_too_long(self._path, self._limits)
-        if self._bytes > self._limits.distinct_string_bytes:
-            raise InputError(
-                f"{self._path} holds more than {self._limits.distinct_string_bytes} bytes of distinct"
-                " strings, the limit for one trace."
-            )
-        self.texts.append(text)
-        self._codes[text] = code = len(self.texts) - 1
-        return code
-
-    def sorted(self) -> tuple[Strings, Int32]:
-        """The pool in alphabetical order, and the new code of every old one (the last: of "none").
-
-        The order in which strings are met depends on how the file was cut into chunks; this does not.
-        """
-        order = sorted(range(len(self.texts)), key=self.texts.__getitem__)
-        new_code = np.full(len(order) + 1, NONE, dtype=np.int32)
-        new_code[np.array(order, dtype=np.int64)] = np.arange(len(order), dtype=np.int32)
-        return Strings([self.texts[old] for old in order]), new_code
-
-
-def string_too_long(path: str, limits: Limits) -> InputError:
-    return InputError(
-        f"{path} holds a string of more than {limits.string_bytes} bytes, the limit for one string."
-    )
+    def enter(self, ledger: Ledger, known: set[Fault], offset_of: OffsetOf) -> None:
+        for (code, severity, text), (first, count) in self._found.items():
+            fault = (code, severity, text)
+            offset = None if fault in known else offset_of(first)
+            ledger.add(code, severity, text, count=count, offset=offset)
+            known.add(fault)
 
 
 class Columns:
@@ -145,14 +130,16 @@ class Columns:
         self._limits = limits
         self._ledger = ledger
         self._pool = StringPool(path, limits)
-        self._words = Interner(self._pool, _word_text)
+        self._words = Interner(self._pool, word_text)
         self._json_texts = Interner(self._pool, compact_json)
-        self._categories = _CategoryCodes()
+        self._categories = CategoryCodes()
+        self._known_faults: set[Fault] = set()
         self._parts: dict[str, list[NDArray[Any]]] = {}
         self._collectives: dict[CollectiveArgs, int] = {}
 
     def add(self, events: Sequence[Event], offset_of: OffsetOf) -> None:
         """Append events; `offset_of(i)` is the byte offset of `events[i]`, asked only for faults."""
+        faults = _Faults()
         phases = [event.ph for event in events]
         complete = [index for index, phase in enumerate(phases) if phase == "X"]
         flows: list[int] = []
@@ -164,41 +151,28 @@ class Columns:
                 for index, phase in enumerate(phases)
                 if phase == "i" and events[index].name == "[memory]"
             ]
-            self._other_phases(events, phases, offset_of)
+            for index, phase in enumerate(phases):
+                if phase in ("B", "E"):
+                    faults.add(_NOT_READ, index)
+                elif not phase and events[index] != NO_EVENT:
+                    faults.add(_NO_PHASE, index)
         self.count += len(complete) + len(flows) + len(memory)
         if self.count > self._limits.events:
             raise InputError(
                 f"{self._path} holds more than {self._limits.events} events, the limit for one trace."
             )
-        self._add_complete(events, complete, offset_of)
-        self._add_flows(events, flows, offset_of)
-        self._add_memory(events, memory, offset_of)
-
-    def _other_phases(self, events: Sequence[Event], phases: list[str], offset_of: OffsetOf) -> None:
-        for index, phase in enumerate(phases):
-            if phase in ("B", "E"):
-                self._ledger.add(
-                    "phase-not-read",
-                    "note",
-                    "begin and end events (ph B, E) are not read; Kineto writes complete events (ph X)",
-                    offset=offset_of(index),
-                )
-            elif not phase and events[index] != NO_EVENT:
-                self._ledger.add("bad-event", "loss", "an event has no phase (ph)", offset=offset_of(index))
+        self._add_complete(events, complete, faults)
+        self._add_flows(events, flows, faults)
+        self._add_memory(events, memory, faults)
+        faults.enter(self._ledger, self._known_faults, offset_of)
 
     # --- complete events -----------------------------------------------------------------------
 
-    def _add_complete(self, events: Sequence[Event], rows: list[int], offset_of: OffsetOf) -> None:
-        chosen = list(events) if len(rows) == len(events) else [events[index] for index in rows]
-        start, lost = self._starts(chosen, lambda index: offset_of(rows[index]))
-        if lost:
-            kept = [index for index in range(len(rows)) if index not in lost]
-            rows = [rows[index] for index in kept]
-            chosen = [chosen[index] for index in kept]
-            start = start[kept]
+    def _add_complete(self, events: Sequence[Event], rows: list[int], faults: _Faults) -> None:
+        chosen, rows, start = self._with_start(events, rows, faults)
         if not chosen:
             return
-        duration = self._durations(chosen, lambda index: offset_of(rows[index]))
+        duration = _durations(chosen, rows, faults)
         args = [event.args or NO_ARGS for event in chosen]
         external = int_column([a.external_id for a in args])
         if (external == NONE).any():
@@ -223,47 +197,6 @@ class Columns:
             collective=self._collective_rows(args),
         )
 
-    def _starts(self, events: Sequence[Event], offset_of: OffsetOf) -> tuple[Int64, set[int]]:
-        """Start times, and the indices of events that have none."""
-        start, irregular, outside = times_to_ns([event.ts for event in events])
-        faults = {row.index: row.kind for row in irregular}
-        faults |= {index: "range" for index, _ in outside}
-        for index in np.flatnonzero((start > MAX_TIME_NS) | (start < -MAX_TIME_NS)).tolist():
-            faults[index] = "range"
-        lost: set[int] = set()
-        for index, kind in sorted(faults.items()):
-            if kind == "quoted":
-                self._quoted(offset_of(index))
-                continue
-            code, severity, text = _START_FAULTS[kind]
-            self._ledger.add(code, severity, f"{text}; it was left out", offset=offset_of(index))  # type: ignore[arg-type]
-            lost.add(index)
-        return start, lost
-
-    def _durations(self, events: Sequence[Event], offset_of: OffsetOf) -> Int64:
-        """Durations, 0 where the file says nothing sensible."""
-        duration, irregular, outside = times_to_ns([event.dur for event in events])
-        faults = {row.index: row.kind for row in irregular if row.kind != "quoted"}
-        for row in irregular:
-            if row.kind == "quoted":
-                self._quoted(offset_of(row.index))
-        faults |= {index: "negative" if value < 0 else "range" for index, value in outside}
-        faults |= dict.fromkeys(np.flatnonzero(duration < 0).tolist(), "negative")
-        faults |= dict.fromkeys(np.flatnonzero(duration > MAX_DURATION_NS).tolist(), "range")
-        for index, kind in sorted(faults.items()):
-            code, text = _DURATION_FAULTS[kind]
-            self._ledger.add(code, "repair", text, offset=offset_of(index))
-            duration[index] = 0
-        return duration
-
-    def _quoted(self, offset: int) -> None:
-        self._ledger.add(
-            "quoted-number",
-            "repair",
-            "a time is written as a string; it was read as the number in it",
-            offset=offset,
-        )
-
     def _collective_rows(self, args: Sequence[Args]) -> Int32:
         rows = np.full(len(args), NONE, dtype=np.int32)
         carries = [
@@ -275,14 +208,14 @@ class Columns:
             or one.group_description is not None
         ]
         for index in carries:
-            metadata = _collective_args(args[index])
+            metadata = collective_args(args[index])
             rows[index] = self._collectives.setdefault(metadata, len(self._collectives))
         return rows
 
     # --- flows and memory instants -------------------------------------------------------------
 
-    def _add_flows(self, events: Sequence[Event], rows: list[int], offset_of: OffsetOf) -> None:
-        chosen, times = self._with_start(events, rows, offset_of)
+    def _add_flows(self, events: Sequence[Event], rows: list[int], faults: _Faults) -> None:
+        chosen, _, times = self._with_start(events, rows, faults)
         if not chosen:
             return
         self._append(
@@ -294,8 +227,8 @@ class Columns:
             flow_ts_ns=times,
         )
 
-    def _add_memory(self, events: Sequence[Event], rows: list[int], offset_of: OffsetOf) -> None:
-        chosen, times = self._with_start(events, rows, offset_of)
+    def _add_memory(self, events: Sequence[Event], rows: list[int], faults: _Faults) -> None:
+        chosen, _, times = self._with_start(events, rows, faults)
         if not chosen:
             return
         args = [event.args or NO_ARGS for event in chosen]
@@ -312,14 +245,25 @@ class Columns:
         )
 
     def _with_start(
-        self, events: Sequence[Event], rows: list[int], offset_of: OffsetOf
-    ) -> tuple[list[Event], Int64]:
-        chosen = [events[index] for index in rows]
-        times, lost = self._starts(chosen, lambda index: offset_of(rows[index]))
-        if lost:
-            kept = [index for index in range(len(chosen)) if index not in lost]
-            return [chosen[index] for index in kept], times[kept]
-        return chosen, times
+        self, events: Sequence[Event], rows: list[int], faults: _Faults
+    ) -> tuple[list[Event], list[int], Int64]:
+        """The events in `rows` that have a usable start, their rows, and the starts."""
+        chosen = list(events) if len(rows) == len(events) else [events[row] for row in rows]
+        start, irregular, outside = times_to_ns([event.ts for event in chosen])
+        kinds = {one.index: one.kind for one in irregular}
+        kinds |= {index: "range" for index, _ in outside}
+        kinds |= dict.fromkeys(
+            np.flatnonzero((start > MAX_TIME_NS) | (start < -MAX_TIME_NS)).tolist(), "range"
+        )
+        if not kinds:
+            return chosen, rows, start
+        lost: set[int] = set()
+        for index, kind in kinds.items():
+            faults.add(_QUOTED if kind == "quoted" else _START_FAULTS[kind], rows[index])
+            if kind != "quoted":
+                lost.add(index)
+        kept = [index for index in range(len(chosen)) if index not in lost]
+        return [chosen[index] for index in kept], [rows[index] for index in kept], start[kept]
 
     # --- the end -------------------------------------------------------------------------------
 
@@ -385,59 +329,20 @@ class Columns:
         return strings, events, tuple(self._collectives), flows, memory
 
 
-class _CategoryCodes(dict[Any, int]):
-    def __missing__(self, cat: Any) -> int:
-        self[cat] = code = int(category_of(cat))
-        return code
-
-    def codes(self, cats: Sequence[Any]) -> NDArray[np.int8]:
-        try:
-            return np.fromiter(map(self.__getitem__, cats), np.int8, len(cats))
-        except TypeError:  # unhashable, so no name of a category
-            return np.fromiter((category_of(cat) for cat in cats), np.int8, len(cats))
-
-
-def int_column(values: Sequence[Any], dtype: Any = np.int64) -> NDArray[Any]:
-    """Integers as a column; what is no integer of that size becomes NONE."""
-    try:
-        column = np.frombuffer(array("q", values), dtype=np.int64)
-    except (TypeError, OverflowError):
-        clean = (number if (number := to_int(value)) is not None else NONE for value in values)
-        column = np.fromiter(clean, np.int64, len(values))
-    if dtype is np.int64:
-        return column
-    bounds = np.iinfo(dtype)
-    return np.where((column < bounds.min) | (column > bounds.max), NONE, column).astype(dtype)
-
-
-def to_int(value: Any) -> int | None:
-    """The int64 that a JSON value stands for: a number without fraction, or digits in quotes."""
-    if isinstance(value, str):
-        digits = value.strip()
-        value = int(digits) if len(digits) < 20 and digits.removeprefix("-").isdecimal() else None
-    elif isinstance(value, float):
-        value = int(value) if value.is_integer() else None
-    return value if isinstance(value, int) and value in _INT64 else None
-
-
-def compact_json(text: bytes) -> str | None:
-    """JSON text without white space outside strings; None for no text."""
-    if not text or text == b"null":
-        return None
-    if b'"' not in text:
-        return b"".join(text.split()).decode()
-    try:
-        return _json_text(json.loads(text.decode(errors="replace"), strict=False))
-    except (ValueError, RecursionError):
-        return text.decode(errors="replace")
-
-
-def _json_text(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-
-
-def _word_text(value: Any) -> str | None:
-    return None if value is None else str(value)
+def _durations(events: Sequence[Event], rows: list[int], faults: _Faults) -> Int64:
+    """Durations, 0 where the file says nothing sensible. `rows`: the events' places in their chunk."""
+    duration, irregular, outside = times_to_ns([event.dur for event in events])
+    kinds = {one.index: one.kind for one in irregular}
+    kinds |= {index: "negative" if value < 0 else "range" for index, value in outside}
+    kinds |= dict.fromkeys(np.flatnonzero(duration < 0).tolist(), "negative")
+    kinds |= dict.fromkeys(np.flatnonzero(duration > MAX_DURATION_NS).tolist(), "range")
+    for index, kind in kinds.items():
+        if kind == "quoted":
+            faults.add(_QUOTED, rows[index])
+        else:
+            faults.add(_DURATION_FAULTS[kind], rows[index])
+            duration[index] = 0
+    return duration
 
 
 def _else_number(
@@ -458,33 +363,3 @@ def _else_number(
             number[code] = value if value is not None and 0 <= value <= largest else NONE
         column[missing] = number[words[missing]]
     return column
-
-
-_TEXT_FIELDS = frozenset(
-    ("name", "dtype", "group_name", "group_description", "group_ranks", "in_split", "out_split", "comms_id")
-)
-
-
-def _collective_args(args: Args) -> CollectiveArgs:
-    values: dict[str, Any] = {}
-    for field in fields(CollectiveArgs):
-        value = getattr(args, "collective_name" if field.name == "name" else field.name)
-        if field.name in _TEXT_FIELDS:
-            values[field.name] = _metadata_text(value)
-        elif field.name == "is_async":
-            values[field.name] = _to_bool(value)
-        else:
-            values[field.name] = to_int(value)
-    return CollectiveArgs(**values)
-
-
-def _metadata_text(value: Any) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _to_bool(value: Any) -> bool | None:
-    if isinstance(value, str):
-        return {"true": True, "1": True, "false": False, "0": False}.get(value.lower())
-    return bool(value) if isinstance(value, (bool, int)) else None

@@ -8,11 +8,12 @@ import msgspec
 
 from sp_profiler.errors import InputError
 from sp_profiler.trace import scan
-from sp_profiler.trace.columns import Columns, string_too_long
+from sp_profiler.trace.columns import Columns
 from sp_profiler.trace.faults import Faults
 from sp_profiler.trace.limits import Limits
 from sp_profiler.trace.repair import repair_event
 from sp_profiler.trace.schema import Event
+from sp_profiler.trace.values import string_too_long
 from sp_profiler.trace.window import Window
 
 _SMALL_CHUNK = 1 << 12  # below this, events are taken one by one

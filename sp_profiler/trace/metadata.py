@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from sp_profiler.ledger import Ledger
-from sp_profiler.trace.columns import to_int
 from sp_profiler.trace.schema import MAX_TIME_NS
 from sp_profiler.trace.tables import Metadata
+from sp_profiler.trace.values import to_int
 
 _SMALL_BYTES = 1 << 16
 _MAX_RANK = 10_000_000

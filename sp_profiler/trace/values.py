@@ -1,0 +1,171 @@
+"""From JSON values to what columns hold: codes of interned strings, integers, collective metadata."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sp_profiler.errors import InputError
+from sp_profiler.trace.limits import Limits
+from sp_profiler.trace.schema import Args, category_of
+from sp_profiler.trace.tables import NONE, CollectiveArgs, Int32, Strings
+
+_INT64 = range(-(1 << 63), 1 << 63)
+
+
+class Interner(dict[Any, int]):
+    """Codes of values by their text. Equal texts share a code; codes number texts as they are met."""
+
+    def __init__(self, pool: StringPool, text_of: Callable[[Any], str | None]) -> None:
+        super().__init__()
+        self._pool = pool
+        self._text_of = text_of
+
+    def __missing__(self, value: Any) -> int:
+        text = self._text_of(value)
+        code = self[value] = NONE if text is None else self._pool.code(text)
+        return code
+
+    def codes(self, values: Sequence[Any]) -> Int32:
+        try:
+            return np.fromiter(map(self.__getitem__, values), np.int32, len(values))
+        except TypeError:  # an unhashable value: a list where a word should be
+            words = [v if isinstance(v, (str, int)) or v is None else _json_text(v) for v in values]
+            return np.fromiter(map(self.__getitem__, words), np.int32, len(values))
+
+
+class StringPool:
+    """All distinct strings of a file, within the limits."""
+
+    def __init__(self, path: str, limits: Limits) -> None:
+        self.texts: list[str] = []
+        self._codes: dict[str, int] = {}
+        self._path = path
+        self._limits = limits
+        self._bytes = 0
+
+    def code(self, text: str) -> int:
+        known = self._codes.get(text)
+        if known is not None:
+            return known
+        self._bytes += len(text)
+        if len(text) > self._limits.string_bytes:
+            raise string_too_long(self._path, self._limits)
+        if self._bytes > self._limits.distinct_string_bytes:
+            raise InputError(
+                f"{self._path} holds more than {self._limits.distinct_string_bytes} bytes of distinct"
+                " strings, the limit for one trace."
+            )
+        self.texts.append(text)
+        self._codes[text] = code = len(self.texts) - 1
+        return code
+
+    def sorted(self) -> tuple[Strings, Int32]:
+        """The pool in alphabetical order, and the new code of every old one (the last: of "none").
+
+        The order in which strings are met depends on how the file was cut into chunks; this does not.
+        """
+        order = sorted(range(len(self.texts)), key=self.texts.__getitem__)
+        new_code = np.full(len(order) + 1, NONE, dtype=np.int32)
+        new_code[np.array(order, dtype=np.int64)] = np.arange(len(order), dtype=np.int32)
+        return Strings([self.texts[old] for old in order]), new_code
+
+
+def string_too_long(path: str, limits: Limits) -> InputError:
+    return InputError(
+        f"{path} holds a string of more than {limits.string_bytes} bytes, the limit for one string."
+    )
+
+
+class CategoryCodes(dict[Any, int]):
+    """Categories by the `cat` of an event."""
+
+    def __missing__(self, cat: Any) -> int:
+        self[cat] = code = int(category_of(cat))
+        return code
+
+    def codes(self, cats: Sequence[Any]) -> NDArray[np.int8]:
+        try:
+            return np.fromiter(map(self.__getitem__, cats), np.int8, len(cats))
+        except TypeError:  # unhashable, so no name of a category
+            return np.fromiter((category_of(cat) for cat in cats), np.int8, len(cats))
+
+
+def int_column(values: Sequence[Any], dtype: Any = np.int64) -> NDArray[Any]:
+    """Integers as a column; what is no integer of that size becomes NONE."""
+    try:
+        column = np.frombuffer(array("q", values), dtype=np.int64)
+    except (TypeError, OverflowError):
+        clean = (number if (number := to_int(value)) is not None else NONE for value in values)
+        column = np.fromiter(clean, np.int64, len(values))
+    if dtype is np.int64:
+        return column
+    bounds = np.iinfo(dtype)
+    return np.where((column < bounds.min) | (column > bounds.max), NONE, column).astype(dtype)
+
+
+def to_int(value: Any) -> int | None:
+    """The int64 that a JSON value stands for: a number without fraction, or digits in quotes."""
+    if isinstance(value, str):
+        digits = value.strip()
+        value = int(digits) if len(digits) < 20 and digits.removeprefix("-").isdecimal() else None
+    elif isinstance(value, float):
+        value = int(value) if value.is_integer() else None
+    return value if isinstance(value, int) and value in _INT64 else None
+
+
+def compact_json(text: bytes) -> str | None:
+    """JSON text without white space outside strings; None for no text."""
+    if not text or text == b"null":
+        return None
+    if b'"' not in text:
+        return b"".join(text.split()).decode()
+    try:
+        return _json_text(json.loads(text.decode(errors="replace"), strict=False))
+    except (ValueError, RecursionError):
+        return text.decode(errors="replace")
+
+
+def _json_text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def word_text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+_TEXT_FIELDS = frozenset(
+    ("name", "dtype", "group_name", "group_description", "group_ranks", "in_split", "out_split", "comms_id")
+)
+
+
+def collective_args(args: Args) -> CollectiveArgs:
+    """The NCCL metadata in the arguments of an event."""
+    values: dict[str, Any] = {}
+    for field in fields(CollectiveArgs):
+        value = getattr(args, "collective_name" if field.name == "name" else field.name)
+        if field.name in _TEXT_FIELDS:
+            values[field.name] = _metadata_text(value)
+        elif field.name == "is_async":
+            values[field.name] = _to_bool(value)
+        else:
+            values[field.name] = to_int(value)
+    return CollectiveArgs(**values)
+
+
+def _metadata_text(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _to_bool(value: Any) -> bool | None:
+    if isinstance(value, str):
+        return {"true": True, "1": True, "false": False, "0": False}.get(value.lower())
+    return bool(value) if isinstance(value, (bool, int)) else None
