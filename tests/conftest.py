@@ -20,7 +20,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("shared") and not (SHARED / "corpus" / "expected.json").is_file():
             item.add_marker(pytest.mark.skip(reason=f"no traces in {SHARED} (set SP_PROFILER_SHARED)"))
         if item.get_closest_marker("gloo") and not has_torch:
-            item.add_marker(pytest.mark.skip(reason="torch is not installed (pip install 'sp-profiler[run]')"))
+            item.add_marker(pytest.mark.skip(reason="torch is not installed"))
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -117,15 +118,21 @@ def _analyze_one(files: RunFiles, rule: WindowRule, strict: bool) -> Report:
 
     with Files(files) as progress:
         traces = load_run(files, on_file=progress.read)
-        refused = refused_by_strict(traces.ledger) if strict else []
-        if not refused:
-            report = analyze_run(traces, rule, on_rank=progress.analysed)
-            refused = refused_by_strict(report.data_quality) if strict else []
-    if refused:
-        raise InputError(f"--strict refuses {files.name}: " + "; ".join(sentence(entry) for entry in refused))
+        if strict:
+            _refuse(files, traces.ledger)
+        report = analyze_run(traces, rule, on_rank=progress.analysed)
+    if strict:
+        _refuse(files, report.data_quality)
     for entry in refused_by_strict(report.data_quality):
         print(f"sp-profile analyze: {sentence(entry)}", file=sys.stderr)
     return report
+
+
+def _refuse(files: RunFiles, entries: Iterable[LedgerEntry]) -> None:
+    """Raise InputError when `--strict` refuses."""
+    refused = refused_by_strict(entries)
+    if refused:
+        raise InputError(f"--strict refuses {files.name}: " + "; ".join(sentence(entry) for entry in refused))
 
 
 def sentence(entry: LedgerEntry) -> str:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from sp_profiler.errors import UsageError
+
+if TYPE_CHECKING:
+    from sp_profiler.analysis.steps import WindowRule
 
 FORMATS = ("json", "html", "markdown", "csv", "parquet")
 
@@ -68,7 +71,7 @@ def add_window(parser: argparse._ActionsContainer) -> None:
     parser.add_argument("--steps", metavar="A:B", help="only steps A up to, but not including, B")
 
 
-def window_rule(window: str, steps: str | None) -> Any:
+def window_rule(window: Literal["step", "trace"], steps: str | None) -> WindowRule:
     """The `WindowRule` that `--window` and `--steps` spell; UsageError when they cannot be meant."""
     from sp_profiler.analysis.steps import WindowRule
 
