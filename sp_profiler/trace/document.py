@@ -21,6 +21,7 @@ _KEY = re.compile(rb'"([^"\\\x00-\x1f]*(?:\\.[^"\\\x00-\x1f]*)*)"[ \t\r\n]*:[ \t
 _LIST_OF_EVENTS = re.compile(rb'"traceEvents"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}(?=\[)')
 _CUT_KEY = re.compile(rb'"[^"\\\x00-\x1f]*(?:"[ \t\r\n]*:?[ \t\r\n]*)?\Z')
 _SEARCHED_HEAD = 1 << 20
+_FIRST_LOOK = 1 << 16
 
 
 class DocumentReader:
@@ -146,12 +147,9 @@ class DocumentReader:
     def _value(self, key: str, start: int) -> bool:
         """Read a value that is not the events; False at the end of the text."""
         text = self._text
-        found = scan_here(text, self._limits.metadata_bytes, self._path, self._limits)
+        found = self._scan_metadata(key)
         if found is None:
-            raise InputError(
-                f"{self._path} holds a value of more than {self._limits.metadata_bytes} bytes under"
-                f" {key!r}, the limit for metadata."
-            )
+            return self._after_damage(start)
         if found.outcome == "more":
             return self._value_is_cut(start)
         if found.outcome == "broken":
@@ -163,6 +161,24 @@ class DocumentReader:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             self._faults.bad_metadata(start)
         return True
+
+    def _scan_metadata(self, key: str) -> scan.Scan | None:
+        """Walk the value at the window. None when the events lie inside it: it lost a closing bracket."""
+        text = self._text
+        most = min(_FIRST_LOOK, self._limits.metadata_bytes)
+        while True:
+            found = scan_here(text, most, self._path, self._limits)
+            end = text.at + most if found is None else found.end
+            if key != "traceEvents" and _LIST_OF_EVENTS.search(text.data, text.at, end):
+                return None
+            if found is not None:
+                return found
+            if most >= self._limits.metadata_bytes:
+                raise InputError(
+                    f"{self._path} holds a value of more than {self._limits.metadata_bytes} bytes under"
+                    f" {key!r}, the limit for metadata."
+                )
+            most = min(8 * most, self._limits.metadata_bytes)
 
     def _value_is_cut(self, start: int) -> bool:
         """The text ends inside a value, perhaps only because a lost quote makes it seem so."""
@@ -205,7 +221,9 @@ class DocumentReader:
         text.skip(_BLANK)
         if text.byte == b"\0":
             self._events.skip_nuls()
-        if not text.byte or not self._found_events:
+        if not text.byte:
             return False
+        if not self._found_events:  # a stray brace may have ended the object before its events
+            return self._after_damage(text.offset)
         self._faults.stray_text(text.offset)
         return self._events.to_next_event() and self._events.read_list()
