@@ -195,7 +195,9 @@ class DocumentReader:
         text.at += 1
         while True:
             member = scan.next_member(text.data, text.at)
-            opening = None if self._found_events else scan.next_list_of_events(text.data, text.at)
+            # After the events, more of them: another write got in between, and its list seemed to end.
+            find = scan.next_separated_event if self._found_events else scan.next_list_of_events
+            opening = find(text.data, text.at)
             places = [place for place in (member, opening) if place is not None]
             if places and (text.is_end or min(places) + scan.MARGIN <= len(text.data)):
                 break
@@ -208,8 +210,9 @@ class DocumentReader:
         text.at = min(places)
         if text.at == member:
             return True
-        text.at += 1
-        self._found_events = True
+        if not self._found_events:
+            text.at += 1
+            self._found_events = True
         return self._events.read_list()
 
     def _more_behind_the_end(self) -> bool:

@@ -203,10 +203,14 @@ class EventReader:
                 self._keep(event, offset)
             text.at = found.end
             return 1
-        return self._damaged_event(offset)
+        self._damaged_event(offset, ends_too_early=found.outcome == "more")
+        return None
 
-    def _damaged_event(self, offset: int) -> int | None:
-        """The event at `at` does not parse. It reaches to where the next one seems to begin."""
+    def _damaged_event(self, offset: int, *, ends_too_early: bool) -> None:
+        """The event at `at` does not parse. It reaches to where the next one seems to begin.
+
+        `ends_too_early`: nothing is wrong with it but that the text ends.
+        """
         text = self._text
         while True:
             resume = scan.next_resume(text.data, text.at + 1, at_end=text.is_end, is_bare=self.is_bare)
@@ -217,16 +221,16 @@ class EventReader:
                 self._faults.lost_event(offset)
                 text.at += 1
                 self.to_next_event()
-                return None
+                return
             text.want(2 * (len(text.data) - text.at) + 1)
-        if resume is None:
+        # Where only text is missing, a `]}` at its end closes something inside the event.
+        if resume is None or (ends_too_early and resume.is_list_end):
             self._faults.cut(text.offset)
             text.at = len(text.data)
-            return None
+            return
         raw = text.data[text.at : resume.position]
         self._repair(raw.rstrip(b" \t\r\n,\0"), offset)
         text.at = resume.position
-        return None
 
     def _repair(self, raw: bytes, offset: int) -> None:
         repaired = repair_event(raw)

@@ -36,15 +36,16 @@ def find_runs(paths: Sequence[str]) -> list[RunFiles]:
     """
     runs: list[RunFiles] = []
     files: list[str] = []
-    for path in _expanded(paths):
+    ignored: list[LedgerEntry] = []
+    for path in _expanded(paths, ignored):
         if os.path.isdir(path):
             runs.extend(_runs_below(path))
         else:
             files.append(path)
-    return [*_runs_of_files(_distinct(files)), *runs]
+    return [*_runs_of_files(_distinct(files), ignored), *runs]
 
 
-def _runs_of_files(files: list[str]) -> list[RunFiles]:
+def _runs_of_files(files: list[str], ignored: Sequence[LedgerEntry]) -> list[RunFiles]:
     """Files named by themselves: one run, unless they come from several folders with a run.json each."""
     folders = dict.fromkeys(os.path.dirname(file) or "." for file in files)
     if len(folders) > 1 and all(os.path.isfile(os.path.join(folder, RUN_JSON)) for folder in folders):
@@ -58,12 +59,12 @@ def _runs_of_files(files: list[str]) -> list[RunFiles]:
         if any((os.path.dirname(file) or ".") != root for file in group):
             root, run_json, faults = os.path.commonpath([os.path.abspath(file) for file in group]), None, ()
         name = os.path.basename(group[0] if len(group) == 1 else os.path.abspath(root))
-        runs.append(RunFiles(name, root, tuple(sorted(group)), run_json, faults))
+        runs.append(RunFiles(name, root, tuple(sorted(group)), run_json, (*ignored, *faults)))
     return runs
 
 
-def _expanded(paths: Sequence[str]) -> list[str]:
-    """Existing files and folders: globs resolved, the rest checked."""
+def _expanded(paths: Sequence[str], ignored: list[LedgerEntry]) -> list[str]:
+    """Existing files and folders: globs resolved, the rest checked. Globs pass over what is no trace."""
     found: list[str] = []
     if not paths:
         raise InputError("no trace file or folder was named.")
@@ -75,14 +76,20 @@ def _expanded(paths: Sequence[str]) -> list[str]:
             if not matches:
                 raise InputError(f"no file matches {path}.")
             # A pattern such as run*/** meets run.json and reports too; named files are never filtered.
-            kept = [m for m in matches if os.path.isdir(m) or _is_trace(m) is not None]
-            inside = {os.path.dirname(m) for m in kept if not os.path.isdir(m)}
-            found.extend(m for m in kept if not os.path.isdir(m) or not _covers(m, inside))
+            verdicts = {match: os.path.isdir(match) or _is_trace(match) for match in matches}
+            ignored.extend(_ignored(match) for match, verdict in verdicts.items() if verdict is False)
+            kept = [match for match, verdict in verdicts.items() if verdict]
+            inside = {os.path.dirname(match) for match in kept if not os.path.isdir(match)}
+            found.extend(match for match in kept if not os.path.isdir(match) or not _covers(match, inside))
             if not kept:
                 raise InputError(f"no file that matches {path} is a trace.")
         else:
             raise InputError(f"{path} does not exist.")
     return found
+
+
+def _ignored(path: str) -> LedgerEntry:
+    return LedgerEntry("ignored-file", "note", "a JSON file beside the traces is no trace", file=path)
 
 
 def _covers(folder: str, folders: Iterable[str]) -> bool:
@@ -164,9 +171,7 @@ def _run_in(folder: str) -> RunFiles | None:
         if verdict:
             files.append(path)
         elif verdict is False:
-            ledger.append(
-                LedgerEntry("ignored-file", "note", "a JSON file in the folder is no trace", file=path)
-            )
+            ledger.append(_ignored(path))
     if not files:
         return None
     run_json, faults = _run_json(folder)

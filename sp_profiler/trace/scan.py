@@ -60,6 +60,7 @@ _MEMBER = re.compile(rb'"(?:' + "|".join(TOP_LEVEL_KEYS).encode() + rb')"[ \t\r\
 _LIST_END = re.compile(rb"\][ \t\r\n]{0,64},[ \t\r\n]{0,64}(?=" + _MEMBER.pattern + rb")")
 _FILE_END = re.compile(rb"\][ \t\r\n]*+\}[ \t\r\n]*+\Z")
 _BARE_END = re.compile(rb"\][ \t\r\n]*+\Z")
+_AFTER_COMMA = re.compile(rb',[ \t\r\n]{0,64}(?=\{[ \t\r\n]{0,64}"ph"[ \t]{0,8}:)')
 _LIST_OPENING = re.compile(rb'\[[ \t\r\n]{0,64}(?=\{[ \t\r\n]{0,64}"ph"[ \t]{0,8}:)')
 
 MARGIN = 256
@@ -192,6 +193,12 @@ def next_list_of_events(text: bytes, start: int) -> int | None:
     """The first place at or after `start` where a list opens with an event."""
     match = _LIST_OPENING.search(text, start)
     return match.start() if match else None
+
+
+def next_separated_event(text: bytes, start: int) -> int | None:
+    """The first place at or after `start` where an event of Kineto follows a comma."""
+    match = _AFTER_COMMA.search(text, start)
+    return match.end() if match else None
 
 
 def looks_like_event(text: bytes, start: int) -> bool:
