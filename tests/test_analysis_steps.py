@@ -111,6 +111,24 @@ def test_what_lies_before_and_after_the_windows_is_left_out_by_kind() -> None:
     assert only_rank(result).comm_ns == 4
 
 
+def test_what_takes_no_time_is_left_out_by_count() -> None:
+    #  empty kernels at 5 (before), 20 (where the next window would begin: inside) and 40 (after)
+    result = analyze(
+        comm(5, 5),
+        gemm(10, 12, launch=1),
+        compute(20, 20),
+        gemm(30, 30),
+        memory(40, 40),
+        steps=(step(0, 0, 20),),
+    )
+    assert windows_of(result) == [(0, 10, 20)]
+    assert outside(result) == [
+        ("before-first-window", "communication", 1, 0),
+        ("after-last-window", "computation", 1, 0),
+        ("after-last-window", "memory", 1, 0),
+    ]
+
+
 def test_each_device_has_windows_of_its_own() -> None:
     steps = (step(0, 0, 10), step(1, 10, 20))
     result = analyze(

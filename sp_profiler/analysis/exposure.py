@@ -129,11 +129,7 @@ def _first_window(collectives: DeviceCollectives, pieces: Pieces, windows: Windo
     owner, at = np.unique(pieces.owner, return_index=True)
     first[owner] = pieces.window[at]
     empty = np.flatnonzero(collectives.end_ns <= collectives.start_ns)
-    instant = collectives.start_ns[empty]
-    window = np.searchsorted(windows.start_ns, instant, side="right") - 1
-    # The last instant counts too: the whole trace ends with its last event, which may be empty.
-    stands = (window >= 0) & (instant <= windows.end_ns[np.maximum(window, 0)])
-    first[empty[stands]] = window[stands]
+    first[empty] = windows.holding(collectives.start_ns[empty])
     return first
 
 

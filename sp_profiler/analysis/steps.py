@@ -50,6 +50,16 @@ class Windows:
         """The instants inside any window."""
         return union(self.start_ns, self.end_ns)
 
+    def holding(self, instants: Int64) -> Int64:
+        """The window in which each instant stands, -1 for none; the shape of `instants`.
+
+        The last instant of a window counts too where no window follows: the whole trace ends with its last
+        event, which may be empty.
+        """
+        window = np.searchsorted(self.start_ns, instants, side="right") - 1
+        stands = (window >= 0) & (instants <= self.end_ns[np.maximum(window, 0)])
+        return np.where(stands, window, -1)
+
     def measure(self, instants: TimeSet) -> Int64:
         """How much of a set lies in each window, in nanoseconds; shape (windows,)."""
         return instants.overlap(self.start_ns, self.end_ns)
@@ -213,12 +223,17 @@ LEFT_OUT_KINDS = {
 
 
 def left_out(activities: Activities, rows: Int64, windows: Windows) -> list[LeftOut]:
-    """What of the device's activities lies in no chosen window, by reason and kind (unions, in ns)."""
+    """What of the device's activities lies in no chosen window, by reason and kind (unions, in ns).
+
+    An activity without duration counts as an event where it stands: nothing is dropped in silence.
+    """
     start, end, kind = activities.start_ns[rows], activities.end_ns[rows], activities.kind[rows]
+    alone = (start == end) & (windows.holding(start) < 0)
     result: list[LeftOut] = []
-    for reason, outside in _outside(windows, int(start.min()), int(end.max())):
+    for reason, outside in _outside(windows, int(start.min()), int(end.max()) + 1):
+        here = (outside.overlap(start, end) > 0) | (alone & (outside.overlap(start, start + 1) > 0))
         for name, kinds in LEFT_OUT_KINDS.items():
-            mine = np.isin(kind, kinds) & (outside.overlap(start, end) > 0)
+            mine = np.isin(kind, kinds) & here
             if mine.any():
                 ns = intersect(union(start[mine], end[mine]), outside).measure
                 result.append(LeftOut(reason, name, int(np.count_nonzero(mine)), ns))
@@ -226,7 +241,7 @@ def left_out(activities: Activities, rows: Int64, windows: Windows) -> list[Left
 
 
 def _outside(windows: Windows, low: int, high: int) -> list[tuple[str, TimeSet]]:
-    """The time around and between the windows, from the first activity to the last."""
+    """The time around and between the windows, inside [low, high)."""
     first, last = int(windows.start_ns[0]), int(windows.end_ns[-1])
     stretches = [("before-first-window", _stretch(low, first)), ("after-last-window", _stretch(last, high))]
     gaps = windows.end_ns[:-1] < windows.start_ns[1:]
