@@ -120,6 +120,28 @@ def test_the_same_autograd_node_beats_the_distance() -> None:
     assert partner_of(result) == ("wgrad", "annotation", 20, 0, 10)
 
 
+def test_another_microbatch_does_not_stand_in_for_a_partner_that_is_not_there() -> None:
+    #  node 7's own wgrad lost its launch: node 9's, launched after the wait, is not what it hides under
+    lost = (
+        gemm(10, 30, Role.WGRAD, module="mlp.down", layer=0),
+        dgrad_comm(12, 22, launch=10, wait_start_ns=13, node=7),
+        ranged(40, 60, Role.WGRAD, 32, 31, node=9),
+    )
+    result = analyze(*lost)
+    assert partner_of(result) is None
+    assert only_rank(result).partner_unknown == 1
+
+
+def test_a_partner_that_took_no_time_is_still_the_partner() -> None:
+    #  node 7's wgrad is an empty kernel: nothing to hide under, and node 9's wgrad is not asked
+    result = analyze(
+        dgrad_comm(12, 22, launch=10, wait_start_ns=13, node=7),
+        ranged(22, 22, Role.WGRAD, 12, 11, node=7),
+        ranged(40, 60, Role.WGRAD, 32, 31, node=9),
+    )
+    assert partner_of(result) == ("wgrad", "annotation", 0, 0, 0)
+
+
 def test_other_modules_layers_and_devices_are_no_partners() -> None:
     others = (
         gemm(0, 50, Role.WGRAD, launch=5, range_start_ns=4, module="mlp.down", layer=0),

@@ -70,10 +70,10 @@ class _Compute:
     is_gemm: Bool
 
     @property
-    def launched(self) -> _Compute:
-        """Without what has no known launch (it comes first)."""
-        known = int(np.searchsorted(self.launch, 0))
-        return _Compute(*(getattr(self, column.name)[known:] for column in fields(self)))
+    def under_way(self) -> _Compute:
+        """Without what has no known launch or took no time: nothing hides under it."""
+        keep = (self.launch != NONE) & (self.end > self.start)
+        return _Compute(*(getattr(self, column.name)[keep] for column in fields(self)))
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,7 @@ def find_partners(
 
 def _compute_of(classified: Classified, rows: Int64) -> _Compute:
     activities = classified.activities
-    takes_time = activities.end_ns[rows] > activities.start_ns[rows]
-    rows = rows[(activities.kind[rows] == Kind.COMPUTATION) & takes_time]
+    rows = rows[activities.kind[rows] == Kind.COMPUTATION]  # also what took no time: it names a range
     launch = activities.launch_ns[rows]
     if classified.is_cpu_only:
         launch = np.where(launch == NONE, activities.start_ns[rows], launch)  # an operator launches itself
@@ -202,7 +201,8 @@ def _by_annotation(
         mine = by_key[bounds[k] : bounds[k + 1]]
         if low < high:
             part = slice(low, high)
-            picked[mine] = low + _nearest(table[3, part], ends[part], nodes[part], asked, who[mine])
+            near = _nearest(table[3, part], ends[part], nodes[part], asked, who[mine])
+            picked[mine] = np.where(near >= 0, low + near, -1)
     found = picked >= 0
     owner, index = expand_ranges(first[picked[found]], first[picked[found] + 1])
     return _Chosen(who[found][owner], place[index])
@@ -221,7 +221,7 @@ def _rows_of_key(table: Int64, key: Int64) -> tuple[int, int]:
 
 
 def _nearest(begins: Int64, ends: Int64, nodes: Int64, asked: _Asked, who: Int64) -> Int64:
-    """Of sorted ranges (their start, last launch and autograd node) the partner's, for each collective."""
+    """Of sorted ranges (start, last launch, autograd node) the partner's, for each collective; -1 for none."""
     launch, node = asked.launch[who], asked.node[who]
     after = np.searchsorted(begins, launch, side="left")
     before = after - 1
@@ -235,7 +235,13 @@ def _nearest(begins: Int64, ends: Int64, nodes: Int64, asked: _Asked, who: Int64
     # The same autograd node beats the distance.
     own_after, own_before = has_after & (nodes[after] == node), has_before & (nodes[before] == node)
     decided = (node != NONE) & (own_after != own_before)
-    return np.where(np.where(decided, own_after, choose_after), after, before)
+    picked = np.where(np.where(decided, own_after, choose_after), after, before)
+    # A range of another node (another microbatch) that is launched neither around an asynchronous collective's
+    # launch nor before its wait is not what it hides under: the one that is meant is not in the trace.
+    foreign = (node != NONE) & (nodes[picked] != NONE) & (nodes[picked] != node)
+    in_reach = (ends[picked] >= launch) & (begins[picked] < _wait_or_never(asked, who))
+    lost = foreign & asked.is_async[who] & (asked.wait[who] != NONE) & ~in_reach
+    return np.where(lost, -1, picked)
 
 
 def _wait_or_never(asked: _Asked, who: Int64) -> Int64:
@@ -297,7 +303,7 @@ class _Blocks:
 
 def _enter_between(found: Partners, compute: _Compute, asked: _Asked, inside: _Inside) -> None:
     """Enter as partner whatever was launched between launch and wait, for what is still open."""
-    compute = compute.launched
+    compute = compute.under_way
     who = np.flatnonzero(
         asked.countable & ~found.known & ~asked.is_sync & (asked.launch != NONE) & (asked.wait != NONE)
     )
