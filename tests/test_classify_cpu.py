@@ -111,6 +111,21 @@ def test_worker_threads_do_not_compute_but_senders_do(tmp_path: Path) -> None:
     ]
 
 
+def test_a_send_that_nothing_claims_launched_itself(tmp_path: Path) -> None:
+    """Its range runs on the calling thread from post to wait: step, phase, module and launch are known."""
+    writer = draw().step(3, 0, 50).cpu_op("MyFunctionBackward", 5, 40, **{"Fwd thread id": 1})
+    writer.range("sp::dgrad|module=m|layer=2", 6, 30).gloo("send", 10, 20, tid=100).cpu_op("aten::mm", 12, 5)
+    writer.gloo("all_reduce", 60, 5, tid=200)
+    _, classified = read(writer, tmp_path)
+    sent, reduced = classified.collectives
+    assert (sent.op, sent.launch_ns, sent.wait_end_ns) == ("send_recv", 10_000, 30_000)
+    assert (sent.module, sent.layer, sent.group) == ("m", 2, None)
+    place = sent.activity
+    assert classified.activities.step[place] == 3
+    assert classified.activities.phase[place] == Phase.BACKWARD
+    assert (reduced.launch_ns, classified.activities.step[reduced.activity]) == (None, UNKNOWN_STEP)
+
+
 def test_gloo_filed_as_an_operator(tmp_path: Path) -> None:
     writer = draw().cpu_op("gloo:all_reduce", 0, 10, tid=200).cpu_op("aten::mm", 0, 4)
     trace, classified = read(writer, tmp_path)

@@ -9,7 +9,7 @@ operators (`aten::mm` has children) nor outermost ones (a functional collective 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -100,9 +100,10 @@ def classify_cpu(context: Context) -> tuple[Activities, tuple[Collective, ...]]:
     communicates = np.arange(len(row)) < len(gloo)
     # Where it was launched: an operator from its own place, a collective from its launcher's.
     position = np.concatenate((launched.position, context.nest.position[stretches.row[counts]]))
+    itself = np.concatenate((launched.itself, np.zeros(int(counts.sum()), dtype=np.bool_)))
     order = np.lexsort((row, start))
     row, start, end = row[order], start[order], end[order]
-    communicates, position = communicates[order], position[order]
+    communicates, position, itself = communicates[order], position[order], itself[order]
 
     computing = np.flatnonzero(~communicates)
     role = np.full(len(row), Role.UNKNOWN, dtype=np.int8)
@@ -136,7 +137,7 @@ def classify_cpu(context: Context) -> tuple[Activities, tuple[Collective, ...]]:
         node=context.row_at(context.phases.node[position]),
         collective=collective,
     )
-    return activities, _collectives(context, activities, position, launched.annotated)
+    return activities, _collectives(context, activities, position, itself, launched.annotated)
 
 
 def _evidence(context: Context, position: Int64, phase: np.ndarray, is_gemm: Bool) -> Evidence:
@@ -161,12 +162,14 @@ def _in_order_of_appearance(numbers: Int64) -> Int64:
 
 
 def _collectives(
-    context: Context, activities: Activities, position: Int64, annotated: bool
+    context: Context, activities: Activities, position: Int64, itself: Bool, annotated: bool
 ) -> tuple[Collective, ...]:
     found: list[Collective] = []
     for activity in np.flatnonzero(activities.collective != NONE).tolist():
         launcher = int(position[activity])
-        if launcher != NONE and annotated:
+        if itself[activity]:
+            found.append(_from_post(context, activities, activity))
+        elif launcher != NONE and annotated:
             found.append(_from_annotation(context, activities, activity, launcher))
         else:
             found.append(_from_range(context, activities, activity, launcher))
@@ -245,6 +248,25 @@ def _from_range(context: Context, activities: Activities, activity: int, launche
         wait_start_ns=None,
         wait_end_ns=None,
         bandwidth_known=not _is_posted(context, activities, activity),
+    )
+
+
+def _from_post(context: Context, activities: Activities, activity: int) -> Collective:
+    """A send or receive known by its range alone: posted where it begins, waited for until it ends.
+
+    When the waiting begins is not told. Nothing else is launched by a thread that waits, so the end bounds
+    it: what the thread launched inside the range, it launched between post and wait.
+    """
+    start, end = int(activities.start_ns[activity]), int(activities.end_ns[activity])
+    module, layer = int(activities.module[activity]), int(activities.layer[activity])
+    return replace(
+        _from_range(context, activities, activity, NONE),
+        module=context.annotations.names[module] if module != NONE else None,
+        layer=layer if layer != NONE else None,
+        launch_ns=start,
+        launch_end_ns=start,
+        wait_start_ns=end,
+        wait_end_ns=end,
     )
 
 

@@ -19,7 +19,7 @@ from sp_profiler.classify.context import Context
 from sp_profiler.classify.dtypes import dtype_bytes, dtype_name
 from sp_profiler.classify.groups import parse_group_key
 from sp_profiler.record.annotate import Range
-from sp_profiler.trace.tables import NONE, Category, Int64, Trace
+from sp_profiler.trace.tables import NONE, Bool, Category, Int64, Trace
 
 PREFIX = "gloo:"
 _NEVER = np.iinfo(np.int64).max
@@ -52,10 +52,15 @@ def shown_as(op: str | None) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Launched:
-    """The launcher of each gloo range: a position in the nest, NONE where nobody knows."""
+    """The launcher of each gloo range: a position in the nest, NONE where nobody knows.
+
+    A send or receive that nothing else claims launched itself: its range runs on the calling thread, from
+    the post on.
+    """
 
     position: Int64
     annotated: bool  # launchers are sp::comm ranges, else c10d operators
+    itself: Bool  # the range is its own launcher
 
 
 @dataclass
@@ -70,9 +75,11 @@ class _Open:
 
 def match_launches(context: Context, rows: Int64) -> Launched:
     """Find the launcher of each gloo range; what is left over on either side goes to the ledger."""
-    if len(context.annotations.positions_of(COMM)):
-        return Launched(_match_annotated(context, rows), True)
-    return Launched(_match_operators(context, rows), False)
+    annotated = len(context.annotations.positions_of(COMM)) > 0
+    matched = _match_annotated(context, rows) if annotated else _match_operators(context, rows)
+    trace = context.trace
+    itself = (matched == NONE) & trace.strings.match(trace.events.name[rows], is_point_to_point)
+    return Launched(np.where(itself, context.nest.position[rows], matched), annotated, itself)
 
 
 def _range_elements(context: Context, row: int) -> int | None:
