@@ -113,7 +113,7 @@ def test_worker_threads_do_not_compute_but_senders_do(tmp_path: Path) -> None:
 
 def test_a_send_that_nothing_claims_launched_itself(tmp_path: Path) -> None:
     """Its range runs on the calling thread from post to wait: step, phase, module and launch are known."""
-    writer = draw().step(3, 0, 50).cpu_op("MyFunctionBackward", 5, 40, **{"Fwd thread id": 1})
+    writer = draw().step(3, 0, 50).cpu_op("MyFunctionBackward", 5, 40, fwd_thread=1)
     writer.range("sp::dgrad|module=m|layer=2", 6, 30).gloo("send", 10, 20, tid=100).cpu_op("aten::mm", 12, 5)
     writer.gloo("all_reduce", 60, 5, tid=200)
     _, classified = read(writer, tmp_path)
