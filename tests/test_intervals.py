@@ -197,3 +197,14 @@ def test_chunks_cover_everything_once(counts: list[int], limit: int) -> None:
     chunks = list(iv.chunks_of(np.array(counts, np.int64), limit))
     assert [i for c in chunks for i in range(c.start, c.stop)] == list(range(len(counts)))
     assert all(sum(counts[c]) <= limit or c.stop - c.start == 1 for c in chunks)
+
+
+@given(interval_lists.map(sorted), time_sets)
+def test_divided_stretches_sum_to_the_equal_division(pairs: list[tuple[int, int]], within: TimeSet) -> None:
+    start, end = columns(pairs)
+    shares = iv.divided_stretches(start, end, within)
+    sums = iv.sum_by(shares.owner, shares.ns, len(pairs))
+    assert sums.tolist() == iv.divide_equally(start, end, within).tolist()
+    assert (within.overlap(shares.start, shares.end) == shares.end - shares.start).all()
+    assert (shares.start >= start[shares.owner]).all()
+    assert (shares.end <= end[shares.owner]).all()

@@ -6,7 +6,6 @@ What needs other ranks (skew, transfer, bandwidth) and the causes are not decide
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 
 import numpy as np
 
@@ -102,7 +101,7 @@ def _partners(
     partners: Partners, collectives: DeviceCollectives, chosen: Int64
 ) -> Iterator[tuple[Partner | None, int | None, int | None]]:
     """The partner of each chosen collective with its hidden and hideable ns; Nones where none is known."""
-    names = [field.name for field in fields(Partners)]
+    names = ("rule", "role", "activities", "dur_ns", "hidden_ns", "hideable_ns")
     columns = [getattr(partners, name)[chosen].tolist() for name in names]
     for i, rule, role, activities, dur, hidden, hideable in zip(chosen.tolist(), *columns, strict=True):
         if rule == NO_RULE:

@@ -51,6 +51,9 @@ class Partners:
     dur_ns: Int64  # |w|
     hidden_ns: Int64  # |c ∩ w| inside the windows
     hideable_ns: Int64  # min(|c|, |w|), |c| inside the windows
+    start_ns: Int64  # start of its first activity; these three are NONE where it has none that took time
+    end_ns: Int64  # end of its last activity
+    launch_ns: Int64  # when its first activity was launched
 
     @property
     def known(self) -> Bool:
@@ -107,9 +110,9 @@ def find_partners(
     compute = _compute_of(classified, rows)
     asked = _asked_of(classified.activities, collectives)
     n = len(collectives)
-    found = Partners(*(np.zeros(n, np.int64) for _ in range(6)))
+    found = _nothing_found(n)
     if n == 0 or len(compute.row) == 0:
-        return found
+        return _without_marks(found)
     inside = _Inside(collectives, exposed, windows)
     for rule, choose in ((ANNOTATION, _by_annotation), (SAME_LINEAR, _by_node)):
         open_ = asked.countable & ~found.known
@@ -117,6 +120,20 @@ def find_partners(
         _enter(found, rule, chosen, compute, inside)
     _enter_between(found, compute, asked, inside)
     np.copyto(found.hideable_ns, np.minimum(exposed.inside_ns, found.dur_ns))
+    return _without_marks(found)
+
+
+def _nothing_found(n: int) -> Partners:
+    """No partner for any of n collectives; extremes begin at the far ends of time."""
+    extremes = {"start_ns": _FAR, "end_ns": -_FAR, "launch_ns": _FAR}
+    names = [column.name for column in fields(Partners)]
+    return Partners(**{name: np.full(n, extremes.get(name, 0), np.int64) for name in names})
+
+
+def _without_marks(found: Partners) -> Partners:
+    """NONE where no activity that took time set an extreme."""
+    for column, mark in ((found.start_ns, _FAR), (found.end_ns, -_FAR), (found.launch_ns, _FAR)):
+        column[column == mark] = NONE
     return found
 
 
@@ -287,6 +304,7 @@ class _Blocks:
 
     first: Int64
     begin: Int64
+    stop: Int64  # end of each block's last activity
     all: TimeSet
 
     @staticmethod
@@ -294,9 +312,11 @@ class _Blocks:
         ended = np.maximum.accumulate(compute.end)
         begins = np.minimum.accumulate(compute.start[::-1])[::-1]
         cut = np.flatnonzero(np.concatenate(([True], begins[1:] >= ended[:-1])))
+        first = np.append(cut, len(compute.row))
         return _Blocks(
-            np.append(cut, len(compute.row)),
+            first,
             np.append(begins[cut], ended[-1]),
+            ended[first[1:] - 1],
             union(compute.start, compute.end),
         )
 
@@ -321,6 +341,10 @@ def _enter_between(found: Partners, compute: _Compute, asked: _Asked, inside: _I
 
     begin, end = blocks.begin[left], blocks.begin[right]
     np.add.at(found.dur_ns, who, blocks.all.overlap(begin, end))
+    spans = left < right
+    np.minimum.at(found.start_ns, who[spans], begin[spans])
+    np.maximum.at(found.end_ns, who[spans], blocks.stop[right[spans] - 1])
+    np.minimum.at(found.launch_ns, who, compute.launch[low])
     start = np.clip(inside.start[who], begin, end)
     stop = np.clip(inside.end[who], start, end)
     clipped = _clip_to(blocks.all, inside.windows)
@@ -377,6 +401,9 @@ def _enter(found: Partners, rule: int, chosen: _Chosen, compute: _Compute, insid
     for chunk in chunks_of(counts, _PAIRS_AT_ONCE):
         pairs = slice(int(first[chunk.start]), int(first[chunk.start] + counts[chunk].sum()))
         _measure_pairs(found, chosen.owner[pairs], chosen.place[pairs], compute, inside)
+    launch = compute.launch[chosen.place]
+    told = launch != NONE
+    np.minimum.at(found.launch_ns, chosen.owner[told], launch[told])
     found.rule[who] = rule
     found.role[who] = compute.role[chosen.place[first]]
     np.add.at(found.activities, chosen.owner, 1)
@@ -397,6 +424,8 @@ def _measure(
 def _measure_pairs(found: Partners, who: Int64, place: Int64, compute: _Compute, inside: _Inside) -> None:
     key, merged = union_by_key(who, compute.start[place], compute.end[place])
     np.add.at(found.dur_ns, key, merged.end - merged.start)
+    np.minimum.at(found.start_ns, key, merged.start)
+    np.maximum.at(found.end_ns, key, merged.end)
     pieces = cut_at_windows(merged.start, merged.end, inside.windows.start_ns, inside.windows.end_ns)
     key = key[pieces.owner]
     together = np.minimum(pieces.end, inside.end[key]) - np.maximum(pieces.start, inside.start[key])
