@@ -43,7 +43,9 @@ class DocumentReader:
             text.at = len(_BOM)
         text.skip(_BLANK)
         if not text.byte:
-            raise InputError(f"{self._path} is empty.")
+            cut = self._faults.gzip_is_damaged
+            why = "holds no readable text: its gzip data is cut off or damaged" if cut else "is empty"
+            raise InputError(f"{self._path} {why}.")
         if text.byte == b"[":
             goes_on = self._bare_list()
         elif text.byte == b"{":

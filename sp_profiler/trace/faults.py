@@ -13,6 +13,11 @@ class Faults:
         self._ledger = ledger
         self.is_cut = False
 
+    @property
+    def gzip_is_damaged(self) -> bool:
+        """Whether the text could not be unpacked to its end."""
+        return any(entry.code in ("truncated-gzip", "damaged-gzip") for entry in self._ledger.entries)
+
     def cut(self, offset: int) -> None:
         """The text ends too early. However often that is noticed, it happened once."""
         if not self.is_cut:

@@ -69,7 +69,7 @@ def _expanded(paths: Sequence[str], ignored: list[LedgerEntry]) -> list[str]:
     if not paths:
         raise InputError("no trace file or folder was named.")
     for path in paths:
-        if os.path.exists(path):
+        if os.path.isfile(path) or os.path.isdir(path):
             found.append(path)
         elif glob.has_magic(path):
             matches = sorted(glob.glob(path, recursive=True))
@@ -83,8 +83,10 @@ def _expanded(paths: Sequence[str], ignored: list[LedgerEntry]) -> list[str]:
             found.extend(match for match in kept if not os.path.isdir(match) or not _covers(match, inside))
             if not kept:
                 raise InputError(f"no file that matches {path} is a trace.")
+        elif os.path.exists(path):
+            raise InputError(f"{path} is a pipe or a device: save the trace to a file and name that.")
         else:
-            raise InputError(f"{path} does not exist.")
+            raise InputError(f"{path or repr(path)} does not exist.")
     return found
 
 
