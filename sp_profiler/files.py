@@ -5,13 +5,46 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from sp_profiler.errors import UsageError
+
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace `path` in one step, through a temporary file in the same folder."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Replace `path` in one step, through a temporary file in the same folder.
+
+    A link stays and the file it leads to is replaced; a device or a pipe is written into, for a new file
+    in its place would break it for everybody. Raises OSError, leaving no file behind.
+    """
     data = content.encode("utf-8") if isinstance(content, str) else content
+    if path.exists() and not path.is_file():
+        path.write_bytes(data)
+        return
+    place = Path(os.path.realpath(path)) if path.is_symlink() else path
+    temporary = temporary_beside(place)
     try:
         temporary.write_bytes(data)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        os.replace(temporary, place)
+    except OSError:
+        _remove(temporary)
+        raise
+
+
+def temporary_beside(path: Path, ending: str = "tmp") -> Path:
+    """A hidden name in the same folder, of this process alone; as short as file systems ask for."""
+    return path.with_name(f".{path.name[:40]}.{os.getpid()}.{ending}")
+
+
+def _remove(path: Path) -> None:
+    """Remove what may be there; what forbade to write the file is the error to tell."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        return
+
+
+def refuse_unwritable(folder: Path) -> None:
+    """UsageError when `folder` is not there and cannot be made, or takes no files."""
+    there = next(place for place in (folder, *folder.absolute().parents) if os.path.lexists(place))
+    if not there.is_dir():
+        raise UsageError(f"cannot write to {folder}: {there} is not a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UsageError(f"cannot write to {folder}: {there} is read-only")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import itertools
+import os
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from sp_profiler.cli.options import add_format, add_window, window_rule
 from sp_profiler.errors import EXIT_OK, InputError, SpProfilerError, UsageError
+from sp_profiler.files import refuse_unwritable
 from sp_profiler.ledger import LedgerEntry, refused_by_strict
 
 if TYPE_CHECKING:
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
     from sp_profiler.trace.tables import RunFiles
 
 TEXT_FORMATS = ("json", "markdown")
+SCREEN = ("-", "/dev/stdout")
+"""Names that as `-o` mean what leaving it out means."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,8 +45,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Analyse every run that the paths hold; returns the worst exit code."""
+    from sp_profiler.report.format import visible
     from sp_profiler.trace.find import find_runs
 
+    if args.out in SCREEN:
+        args.out = None
+    _refuse_contradictions(args)
     rule = window_rule(args.window, args.steps)
     runs = _distinct(find_runs(args.paths))
     places = _places(args, runs)
@@ -55,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         except SpProfilerError as error:
             if len(runs) == 1:
                 raise
-            print(f"sp-profile analyze: {files.name}: {error}", file=sys.stderr)
+            print(f"sp-profile analyze: {visible(f'{files.name}: {error}')}", file=sys.stderr)
             code = max(code, error.exit_code)
     if reports:
         if len(runs) > 1 and args.out is not None:
@@ -66,45 +75,72 @@ def run(args: argparse.Namespace) -> int:
 
 def _distinct(runs: list[RunFiles]) -> list[RunFiles]:
     """The runs, each with a name of its own: where two share one, the later get a number."""
-    seen: dict[str, int] = {}
+    from sp_profiler.report.comparison import DATA, PAGE
+
+    taken = {PAGE, DATA}  # lie beside the folders of the runs
     named: list[RunFiles] = []
     for one in runs:
-        seen[one.name] = count = seen.get(one.name, 0) + 1
-        named.append(one if count == 1 else replace(one, name=f"{one.name}-{count}"))
+        names = (one.name if count == 1 else f"{one.name}-{count}" for count in itertools.count(1))
+        name = next(name for name in names if name not in taken)
+        taken.add(name)
+        named.append(replace(one, name=name))
     return named
 
 
-def _places(args: argparse.Namespace, runs: list[RunFiles]) -> list[Path | None]:
-    """Where each run's files go, refusing before the work what would be refused after it."""
-    from sp_profiler.report.comparison import DATA, PAGE
-    from sp_profiler.report.save import file_names, is_one_file, refuse_existing
-
+def _refuse_contradictions(args: argparse.Namespace) -> None:
+    """UsageError for output options that cannot be meant together, whatever is analysed."""
     formats = _formats(args)
-    if args.json and args.out:
+    if args.json and args.out is not None:
         raise UsageError("--json prints to the screen: use --format json with -o")
+    if args.json and set(args.formats) - {"json"}:
+        raise UsageError(f"--json prints one report and goes with no --format {' '.join(args.formats)}")
+    if args.out == "":
+        raise UsageError("-o is empty: name a file or a folder")
     if args.out is None:
         silent = [one for one in formats if one not in TEXT_FORMATS]
         if silent:
             raise UsageError(f"--format {silent[0]} needs -o OUT to be written to")
         if len(formats) > 1:
             raise UsageError("several formats need -o DIR to be written to")
-        return [None] * len(runs)
-    if not formats:
+    elif not formats:
         raise UsageError("-o OUT needs --format, such as --format json html")
+
+
+def _places(args: argparse.Namespace, runs: list[RunFiles]) -> list[Path | None]:
+    """Where each run's files go, refusing before the work what would be refused after it."""
+    from sp_profiler.report.comparison import DATA, PAGE
+    from sp_profiler.report.format import counted
+    from sp_profiler.report.save import file_names, is_one_file, refuse_existing
+
+    if args.out is None:
+        return [None] * len(runs)
+    formats = _formats(args)
     out = Path(args.out)
-    if is_one_file(out, formats, len(runs)):
-        refuse_existing([out], args.force)
-        return [out]
-    if out.exists() and not out.is_dir():
-        raise UsageError(f"{out} is a file, but {len(runs)} runs in {len(formats)} formats need a folder")
-    if len(runs) == 1:
+    if is_one_file(args.out, formats, len(runs)):
+        places, files = [out], [out]
+    elif out.exists() and not out.is_dir():
+        what = f"{counted(len(runs), 'run')} as {', '.join(formats)}"
+        raise UsageError(f"{out} is a file, but {what} needs a folder")
+    elif len(runs) == 1:
         places, files = [out], [out / name for name in file_names(formats)]
     else:
         places = [out / run.name for run in runs]
         files = [place / name for place in places for name in file_names(formats)]
         files += [out / PAGE, out / DATA]
     refuse_existing(files, args.force)
+    _refuse_traces(files, runs)
+    # into a pipe or a device, which exists and is no file, is written as it is
+    for folder in dict.fromkeys(file.parent for file in files if file.is_file() or not file.exists()):
+        refuse_unwritable(folder)
     return list(places)
+
+
+def _refuse_traces(files: Iterable[Path], runs: Iterable[RunFiles]) -> None:
+    """UsageError when a report would take the place of a trace: `--force` cannot mean that."""
+    traces = {os.path.realpath(trace) for run in runs for trace in run.files}
+    for file in files:
+        if os.path.realpath(file) in traces:
+            raise UsageError(f"{file} is a trace to be analysed: choose another name for the report")
 
 
 def _formats(args: argparse.Namespace) -> list[str]:
@@ -151,7 +187,7 @@ def _save(report: Report, args: argparse.Namespace, place: Path | None, runs: in
     formats = _formats(args)
     if place is None:
         return
-    if is_one_file(place, formats, runs) and place == Path(args.out):
+    if is_one_file(args.out, formats, runs):
         save_as(report, formats[0], place, force=args.force)
     else:
         save(report, formats, place, force=args.force)
@@ -161,8 +197,7 @@ def _save_comparison(reports: list[Report], args: argparse.Namespace) -> None:
     """The side-by-side page and table beside the folders of the runs."""
     from sp_profiler.report import comparison
 
-    with_pages = "html" in _formats(args)
-    links = [f"{report.run.name}/report.html" if with_pages else None for report in reports]
+    links = None if "html" in _formats(args) else [None] * len(reports)
     comparison.save(reports, Path(args.out), comparison.TITLE, links)
 
 

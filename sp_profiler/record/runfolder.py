@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 from sp_profiler.errors import UsageError
+from sp_profiler.files import temporary_beside
 
 LOGS = "logs"
 
@@ -26,7 +27,7 @@ class PendingFolder:
             raise UsageError(f"{target} exists and is not empty: choose another --out or add --force")
         if self.target.exists() and not self.target.is_dir():
             raise UsageError(f"{target} exists and is not a folder: choose another --out")
-        self.path = self.target.with_name(f".{self.target.name}.{os.getpid()}.partial")
+        self.path = temporary_beside(self.target, "partial")
         self.logs = self.path / LOGS
         try:
             self.logs.mkdir(parents=True)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from sp_profiler import __version__
-from sp_profiler.files import write_atomically
 from sp_profiler.report.json import to_plain
 from sp_profiler.report.model import Report
+from sp_profiler.report.save import write
 
 PAGE = "index.html"
 DATA = "comparison.json"
@@ -45,14 +45,16 @@ def render(reports: Sequence[Report], output: str) -> str:
     return markdown.render_comparison(reports, TITLE)
 
 
-def save(reports: Sequence[Report], folder: Path, title: str, links: Sequence[str | None]) -> Path:
+def save(
+    reports: Sequence[Report], folder: Path, title: str, links: Sequence[str | None] | None = None
+) -> Path:
     """Write `index.html` and `comparison.json` into the folder; returns the page.
 
-    `links` are the runs' own pages, relative to the folder.
+    `links` are the relative URLs of the runs' own pages, by default `<run name>/report.html`. Raises
+    UsageError when a file cannot be written.
     """
     from sp_profiler.report import html
 
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / PAGE, html.render_comparison(reports, title, links))
-    write_atomically(folder / DATA, render(reports, "json"))
+    write(folder / PAGE, html.render_comparison(reports, title, links))
+    write(folder / DATA, render(reports, "json"))
     return folder / PAGE

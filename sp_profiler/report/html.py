@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -101,7 +102,7 @@ def render_comparison(
 
 def _link(name: str) -> str:
     """A relative link whatever the run is called: the name can be no scheme and leaves no folder."""
-    return f"./{quote(name, safe='')}/report.html"
+    return f"./{quote(os.fsencode(name), safe='')}/report.html"
 
 
 def _families(reports: Sequence[Report]) -> dict[str, list[Report]]:

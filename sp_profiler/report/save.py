@@ -38,34 +38,45 @@ def render(report: Report, output: str) -> dict[str, str | bytes]:
     return {SINGLE_FILE[output]: renderer.render(report)}
 
 
-def is_one_file(out: Path, formats: Sequence[str], runs: int) -> bool:
-    """Whether `out` names the file itself: one run in one format, and no folder of that name."""
-    return runs == 1 and len(formats) == 1 and formats[0] in SINGLE_FILE and not out.is_dir()
+def is_one_file(out: str, formats: Sequence[str], runs: int) -> bool:
+    """Whether `out` names the file itself: one run in one format, and no folder, there or meant (`x/`)."""
+    single = runs == 1 and len(formats) == 1 and formats[0] in SINGLE_FILE
+    return single and not out.endswith("/") and not Path(out).is_dir()
 
 
 def refuse_existing(paths: Sequence[Path], force: bool) -> None:
     """UsageError when one of these files exists; called before the work, not after it."""
-    there = [path for path in paths if path.exists()]
+    there = [path for path in paths if path.is_file() or path.is_dir()]  # a device or pipe loses nothing
     if there and not force:
         raise UsageError(f"{there[0]} exists already: choose another name or add --force")
 
 
 def save(report: Report, formats: Sequence[str], folder: Path, *, force: bool) -> list[Path]:
-    """Write a report into a folder (made if need be) in each format; returns the files."""
+    """Write a report into a folder (made if need be) in each format; returns the files.
+
+    Raises UsageError when a file exists (unless `force`) or cannot be written.
+    """
     files = {name: content for one in formats for name, content in render(report, one).items()}
     refuse_existing([folder / name for name in files], force)
-    folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
-        write_atomically(folder / name, content)
+        write(folder / name, content)
     return [folder / name for name in files]
 
 
 def save_as(report: Report, output: str, path: Path, *, force: bool) -> list[Path]:
     """Write a report in one single-file format to exactly `path`."""
     refuse_existing([path], force)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, next(iter(render(report, output).values())))
+    write(path, next(iter(render(report, output).values())))
     return [path]
+
+
+def write(path: Path, content: str | bytes) -> None:
+    """Write one file of a report, making its folder if need be. Raises UsageError, naming the file."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, content)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None
 
 
 def as_text(report: Report, output: str) -> str:
