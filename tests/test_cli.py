@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -83,7 +84,11 @@ def test_version() -> None:
         (["analyze"], "PATH"),
         (["analyze", "x", "--format", "pdf"], "pdf"),
         (["analyze", "x", "--window", "year"], "year"),
-        (["analyze", "x", "--", "y"], "after '--'"),
+        (["doctor", "--", "y"], "y"),
+        (["analyze", "x", "-o", ""], "-o is empty"),
+        (["run", "tp", "--out", ""], "--out is empty"),
+        (["run", "tp", "--timeout", "nan"], "nan"),
+        (["run", "tp", "--seed", "99999999999999999999"], "--seed"),
     ],
 )
 def test_usage_errors_are_one_sentence(arguments: list[str], word: str) -> None:
@@ -166,7 +171,7 @@ def test_truncated_gzip_keeps_what_is_there_and_says_so(trace: Path, tmp_path: P
     refused(cli("analyze", path, "--strict"), 3, "cut-rank-00000.json.gz", "--strict")
 
 
-@pytest.mark.parametrize("steps", ["6:3", "3", "a:b", "7:9"])
+@pytest.mark.parametrize("steps", ["6:3", "3", "a:b", "7:9", "²:³"])
 def test_steps_that_cannot_be_meant(trace: Path, steps: str) -> None:
     refused(cli("analyze", trace, "--steps", steps), 2, steps)
 
@@ -231,3 +236,136 @@ def test_one_broken_run_among_several_does_not_hide_the_others(tmp_path: Path) -
     assert result.returncode == 3
     assert "bad" in result.stderr
     assert "TP sync" in result.stdout
+
+
+def test_what_follows_two_dashes_is_a_path_even_with_a_dash_in_front(trace: Path) -> None:
+    trace.rename(trace.with_name("-rank-0.json"))
+    result = cli("analyze", "--json", "--", "-rank-0.json", cwd=trace.parent)
+    assert json.loads(result.stdout)["totals"]["comm_ns"] == 100_000
+    refused(cli("analyze", "-rank-0.json", cwd=trace.parent), 2, "PATH")
+
+
+def test_a_pipe_is_refused_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "rank-0.json")
+    refused(cli("analyze", tmp_path / "rank-0.json"), 3, "rank-0.json", "pipe")
+    refused(cli("analyze", tmp_path), 3, "no trace files")
+
+
+@pytest.mark.parametrize("kept", [2, 10, 40])
+def test_a_gzip_file_cut_in_its_head_is_not_called_empty(trace: Path, tmp_path: Path, kept: int) -> None:
+    cut = tmp_path / "cut.json.gz"
+    cut.write_bytes(gzip.compress(trace.read_bytes())[:kept])
+    refused(cli("analyze", cut), 3, "cut.json.gz", "cut off")
+
+
+def test_a_device_is_written_into_not_replaced(trace: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE) as reader:
+        result = cli("analyze", trace, "--format", "json", "-o", pipe, "--force")
+        text, _ = reader.communicate(timeout=60)
+    assert result.returncode == 0, result.stderr
+    assert json.loads(text)["totals"]["comm_ns"] == 100_000
+    assert pipe.is_fifo()
+
+
+def test_a_link_keeps_leading_to_its_file(trace: Path, tmp_path: Path) -> None:
+    (tmp_path / "reports").mkdir()
+    (tmp_path / "link.json").symlink_to("reports/real.json")
+    assert cli("analyze", trace, "--format", "json", "-o", tmp_path / "link.json").returncode == 0
+    assert (tmp_path / "link.json").is_symlink()
+    assert json.loads((tmp_path / "reports" / "real.json").read_text())["totals"]["comm_ns"] == 100_000
+
+
+def test_a_trace_is_never_overwritten_by_its_report(trace: Path, tmp_path: Path) -> None:
+    before = trace.read_bytes()
+    (tmp_path / "link.json").symlink_to(trace)
+    for name in (trace, tmp_path / "link.json"):
+        refused(cli("analyze", trace, "--format", "json", "-o", name, "--force"), 2, name.name, "is a trace")
+    assert trace.read_bytes() == before
+
+
+def test_a_place_that_takes_no_file_is_told_before_the_work(trace: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("keep")
+    for out in (tmp_path / "file" / "below" / "report.json", tmp_path / "file" / "below/"):
+        refused(cli("analyze", trace, "--format", "json", "-o", out), 2, "file is not a folder")
+    refused(
+        cli("analyze", trace, "--format", "json", "html", "-o", tmp_path / "file"), 2, "1 run as json, html"
+    )
+    assert (tmp_path / "file").read_text() == "keep"
+
+
+def test_a_trailing_slash_means_a_folder(trace: Path, tmp_path: Path) -> None:
+    assert cli("analyze", trace, "--format", "json", "-o", f"{tmp_path}/new/").returncode == 0
+    assert (tmp_path / "new" / "report.json").is_file()
+
+
+def test_a_dash_as_output_is_the_screen(trace: Path, tmp_path: Path) -> None:
+    result = cli("analyze", trace, "--format", "json", "-o", "-", cwd=tmp_path)
+    assert json.loads(result.stdout)["totals"]["comm_ns"] == 100_000
+    assert not (tmp_path / "-").exists()
+
+
+def test_json_drops_no_format_in_silence(trace: Path) -> None:
+    refused(cli("analyze", trace, "--json", "--format", "html"), 2, "--format html")
+
+
+def test_a_full_disk_is_one_sentence(trace: Path, tmp_path: Path) -> None:
+    refused(cli("analyze", trace, "--format", "json", "-o", "/dev/full"), 2, "/dev/full", "No space left")
+    for arguments in (["analyze", str(trace)], ["analyze", str(trace), "--json"], ["doctor"], ["--help"]):
+        command = [sys.executable, "-m", "sp_profiler", *arguments]
+        with open("/dev/full", "w") as full:
+            result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        assert result.returncode == 2, arguments
+        assert len(result.stderr.splitlines()) == 1, result.stderr
+        assert "No space left" in result.stderr
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_change_neither_report_nor_code(trace: Path, tmp_path: Path, closed: str) -> None:
+    line = f'"{sys.executable}" -m sp_profiler analyze "$0" --format json -o "$1" {closed}'
+    out = tmp_path / "report.json"
+    result = subprocess.run(["sh", "-c", line, trace, out], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert json.loads(out.read_text())["totals"]["comm_ns"] == 100_000
+
+
+def test_a_terminal_without_unicode_gets_the_report_all_the_same(trace: Path) -> None:
+    for arguments in ([], ["--format", "markdown"], ["--json"]):
+        result = cli("analyze", trace, *arguments, LC_ALL="C", PYTHONCOERCECLOCALE="0", PYTHONUTF8="0")
+        assert (result.returncode, result.stderr) == (0, "")
+        assert result.stdout.isascii()
+
+
+HOSTILE = [
+    "with space",
+    "new\nline",
+    "esc\x1b[31mred",
+    "[red]x",
+    "a?b#c%s",
+    "br[ack]et*",
+    "-dash",
+    "\udcff\udcfe",
+]
+
+
+def test_folders_of_any_name_are_reported_on_and_linked(trace: Path, tmp_path: Path) -> None:
+    from urllib.parse import unquote_to_bytes
+
+    for number, name in enumerate([*HOSTILE, "index.html", "x", "x-2", "x/../y/x"]):
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "rank-00000.pt.trace.json").write_bytes(trace.read_bytes() + b" " * number)
+    result = cli("analyze", tmp_path / "runs", "--format", "json", "html", "-o", tmp_path / "out")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "\x1b[31m" not in result.stdout
+    page = (tmp_path / "out" / "index.html").read_bytes()
+    links = [unquote_to_bytes(link) for link in re.findall(rb'href="\./([^"]*)"', page)]
+    assert len(set(links)) == len(HOSTILE) + 4
+    for link in links:
+        assert os.path.isfile(os.fsencode(tmp_path / "out") + b"/" + link), link
+
+
+def test_a_missing_file_of_a_hostile_name_does_not_act_on_the_terminal(tmp_path: Path) -> None:
+    refused(cli("analyze", tmp_path / "a\x1b[2Jb\nc"), 3, "a\\x1b[2Jb\\nc")
+    refused(cli("validate", "x", "--a\x1b[2Jb\nc"), 2, "a\\x1b[2Jb\\nc")

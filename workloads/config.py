@@ -23,6 +23,8 @@ FFN_MULTIPLE = 64
 """The default feed-forward size is 8/3 of the hidden size, as in LLaMA, rounded up to a multiple of this
 (and of the ranks that share it)."""
 
+MAX_SEED = 2**32 - 1
+
 _CHOICES = {"mode": MODES, "comm": COMMS, "save": SAVES, "projections": PROJECTIONS, "norm": NORMS}
 _COUNTS = ("ranks", "layers", "seq_len", "hidden", "heads", "vocab", "micro_batch", "num_microbatches")
 
@@ -156,6 +158,8 @@ def _check_counts(config: WorkloadConfig) -> None:
         value = getattr(config, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < least:
             raise UsageError(f"{_option(name)} is {value!r}, expected a whole number of at least {least}")
+    if config.seed > MAX_SEED:
+        raise UsageError(f"--seed is {config.seed}, expected a whole number of at most {MAX_SEED}")
     if not config.learning_rate > 0:
         raise UsageError(f"--learning-rate is {config.learning_rate}, expected a number above 0")
     if config.bucket_mib is not None and not config.bucket_mib > 0:

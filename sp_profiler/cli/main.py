@@ -2,21 +2,22 @@
 """`sp-profile`: reads the command line, runs one command, turns errors into one sentence and an exit code.
 
 A command is a module of this package with `add_arguments(parser)` and `run(args) -> int`. Only the
-module of the chosen command is imported, so that `--help` stays quick. What follows a lone `--` is
-never parsed: it reaches the command as `args.rest`.
+module of the chosen command is imported, so that `--help` stays quick. What follows a lone `--` of
+`run` is never parsed: it reaches the command as `args.rest`.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
 from sp_profiler import __version__
-from sp_profiler.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, SpProfilerError
+from sp_profiler.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, SpProfilerError, WorkloadError
 
 COMMANDS = {
     "run": "train a workload (or your own script) under the profiler and report on it",
@@ -30,7 +31,7 @@ EPILOG = "exit codes: 0 ok, 1 budget broken, 2 usage, 3 unusable input, 4 worklo
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        self.exit(EXIT_USAGE, f"{self.prog}: error: {message} (see '{self.prog} --help')\n")
+        self.exit(EXIT_USAGE, f"{self.prog}: error: {_on_screen(message)} (see '{self.prog} --help')\n")
 
 
 def build_parser(command: str | None) -> argparse.ArgumentParser:
@@ -68,11 +69,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code (argparse's own exits raise SystemExit)."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     rest: list[str] = []
-    if "--" in arguments:
-        at = arguments.index("--")
-        arguments, rest = arguments[:at], arguments[at + 1 :]
+    at = arguments.index("--") if "--" in arguments else len(arguments)
     completing = "_ARGCOMPLETE" in os.environ
-    chosen = next((a for a in arguments if a in COMMANDS), "")
+    chosen = next((a for a in arguments[:at] if a in COMMANDS), "")
+    if chosen == "run":
+        arguments, rest = arguments[:at], arguments[at + 1 :]
     parser = build_parser(None if completing else chosen)
     if completing:
         import argcomplete
@@ -80,28 +81,66 @@ def main(argv: Sequence[str] | None = None) -> int:
         argcomplete.autocomplete(parser)
     args = parser.parse_args(arguments)
     args.rest = rest
-    if rest and args.command != "run":
-        parser.error(f"'{args.command}' takes no command after '--'")
     try:
         return importlib.import_module(f"sp_profiler.cli.{args.command}").run(args)
     except SpProfilerError as error:
-        print(f"sp-profile {args.command}: {error}", file=sys.stderr)
+        print(f"sp-profile {args.command}: {_on_screen(error)}", file=sys.stderr)
         return error.exit_code
 
 
+def _on_screen(message: object) -> str:
+    """A message as it may be printed: a file's name can hold what acts on a terminal."""
+    from sp_profiler.report.format import visible
+
+    lines = str(message).split("\n") if isinstance(message, WorkloadError) else [str(message)]
+    return "\n".join(visible(line.expandtabs()) for line in lines)  # of a log every line is one
+
+
 def entry_point() -> NoReturn:
-    """What the installed `sp-profile` calls: a closed pipe and Ctrl-C end quietly."""
+    """What the installed `sp-profile` calls: Ctrl-C and a closed pipe end quietly, a full disk in a line."""
+    _mend_standard_streams()
     try:
-        code = main()
+        try:
+            code = main()
+        except SystemExit as leaving:  # argparse: --help, --version, a usage error
+            code = leaving.code
         sys.stdout.flush()
     except KeyboardInterrupt:
         print("sp-profile: interrupted", file=sys.stderr)
         code = EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output went away (`| head`): nothing is left to say, also not at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader of our output went away (`| head`).
+        _drop_output()
         code = EXIT_OK
+    except OSError as error:
+        where = _on_screen(error.filename or "the output cannot be written")
+        print(f"sp-profile: {where}: {error.strerror}", file=sys.stderr)
+        _drop_output()
+        code = EXIT_USAGE
     sys.exit(code)
+
+
+def _mend_standard_streams() -> None:
+    """Open what the caller closed, and let no character be one the terminal's encoding lacks.
+
+    A stream that stays closed would give its number, and what is printed there, to the next file opened.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+        if getattr(sys, name) is None:
+            stream = os.fdopen(number, "r" if number == 0 else "w", encoding="utf-8", closefd=False)
+            setattr(sys, name, stream)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _drop_output() -> None:
+    """What is still to be printed goes nowhere, also at exit: nobody takes it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 if __name__ == "__main__":

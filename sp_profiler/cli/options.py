@@ -78,7 +78,7 @@ def window_rule(window: Literal["step", "trace"], steps: str | None) -> WindowRu
     if steps is None:
         return WindowRule(rule=window)
     first, colon, last = steps.partition(":")
-    if not colon or not first.isdigit() or not last.isdigit() or int(first) >= int(last):
+    if not colon or not first.isdecimal() or not last.isdecimal() or int(first) >= int(last):
         raise UsageError(f"--steps {steps} is not a range of steps such as 3:6, the last one excluded")
     if window == "trace":
         raise UsageError("--steps chooses among profiled steps and does not go with --window trace")

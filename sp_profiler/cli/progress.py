@@ -16,10 +16,11 @@ class Files:
         self._bar = None
         if sys.stderr.isatty():
             from rich.console import Console
+            from rich.markup import escape
             from rich.progress import Progress
 
             self._bar = Progress(console=Console(stderr=True), transient=True)
-            self._task = self._bar.add_task(files.name, total=2 * len(files.files))
+            self._task = self._bar.add_task(escape(files.name), total=2 * len(files.files))
 
     def __enter__(self) -> Files:
         if self._bar is not None:

@@ -82,8 +82,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run what was asked for; returns the exit code."""
-    if args.timeout is not None and args.timeout <= 0:
+    if args.timeout is not None and not args.timeout > 0:  # nan is not above 0 either
         raise UsageError(f"--timeout {args.timeout:g} must be above 0")
+    if args.out == "":
+        raise UsageError("--out is empty: name a folder")
     if args.rest:
         if args.workload is not None:
             raise UsageError(

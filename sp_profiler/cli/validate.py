@@ -23,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """List what was repaired, dropped or assumed; returns 3 when a run cannot be read, or by --strict."""
+    from sp_profiler.report.format import visible
     from sp_profiler.trace.find import find_runs
 
     ledgers: dict[str, tuple[LedgerEntry, ...]] = {}
@@ -37,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print_tables(ledgers)
         for message in errors.values():
-            print(f"sp-profile validate: {message}", file=sys.stderr)
+            print(f"sp-profile validate: {visible(message)}", file=sys.stderr)
     refused = args.strict and any(refused_by_strict(entries) for entries in ledgers.values())
     return EXIT_INPUT if errors or refused else EXIT_OK
 
