@@ -71,11 +71,12 @@ class Annotations:
         return self.parsed[int(self.name[position])]
 
 
-def read_annotations(trace: Trace, nest: Nest) -> Annotations:
+def read_annotations(trace: Trace, nest: Nest, *, enabled: bool = True) -> Annotations:
     """Parse the names of the CPU ranges (category `user_annotation`, in old files an operator)."""
     events, strings = trace.events, trace.strings
     name = events.name[nest.row]
     on_cpu = np.isin(events.category[nest.row], [int(Category.CPU_ANNOTATION), int(Category.CPU_OP)])
+    on_cpu &= enabled
     parsed: dict[int, Range] = {}
     size = len(strings.pool) + 1
     what = np.full(size, WHAT_NONE, dtype=np.int64)  # the last place answers for code -1

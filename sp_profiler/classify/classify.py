@@ -15,14 +15,17 @@ from sp_profiler.classify.tables import Activities, Classified
 from sp_profiler.trace.tables import Trace
 
 
-def classify(trace: Trace, run_json: dict[str, Any] | None = None) -> Classified:
+def classify(
+    trace: Trace, run_json: dict[str, Any] | None = None, *, use_annotations: bool = True
+) -> Classified:
     """Say of each activity of one rank what it is and where it was launched from.
 
-    `run_json` is the content of the run's run.json, which names groups that the trace does not. The
+    `run_json` is the content of the run's run.json, which names groups that the trace does not.
+    `use_annotations=False` reads the trace as if nobody had written `sp::` ranges into it. The
     result depends on the trace alone otherwise; its columns are described in `classify/tables.py`.
     Never raises for what a trace holds: what cannot be known is None, NONE or `unknown`.
     """
-    context = build_context(trace, run_json)
+    context = build_context(trace, run_json, use_annotations=use_annotations)
     cpu_only = trace.is_cpu_only
     activities, collectives = classify_cpu(context) if cpu_only else classify_device(context)
     cpu_comm = None if cpu_only else _cpu_communication_ns(context, activities)

@@ -10,7 +10,8 @@ import numpy as np
 
 from sp_profiler.classify.annotations import WAIT, Annotations, read_annotations
 from sp_profiler.classify.collectives import unified_op
-from sp_profiler.classify.gemm import is_attention_op
+from sp_profiler.classify.dense import attention_products, gemm_operators
+from sp_profiler.classify.gemm import is_attention_op, is_convolution_op
 from sp_profiler.classify.groups import GroupBook
 from sp_profiler.classify.nesting import Nest, build_nest
 from sp_profiler.classify.phases import Phases, find_phases
@@ -18,7 +19,7 @@ from sp_profiler.classify.steps import find_steps
 from sp_profiler.classify.tables import Phase, Step
 from sp_profiler.ledger import Ledger
 from sp_profiler.record.annotate import Range
-from sp_profiler.trace.tables import NONE, Category, Int64, Trace
+from sp_profiler.trace.tables import NONE, Bool, Category, Int64, Trace
 
 PHASES = {"forward": Phase.FORWARD, "backward": Phase.BACKWARD, "optimizer": Phase.OPTIMIZER}
 
@@ -35,6 +36,9 @@ class Context:
     book: GroupBook
     waits: Waits
     attention: Int64  # nearest attention operator of each position, like `Nest.nearest`
+    convolution: Int64  # nearest convolution
+    gemm: Int64  # nearest operator that multiplies matrices
+    batched_attention: Bool  # whether a position is a batched product of attention; one more for NONE
     ledger: Ledger
 
     def start_at(self, positions: Int64) -> Int64:
@@ -60,23 +64,28 @@ class Context:
         return int(events.start_ns[row]), int(events.start_ns[row] + events.dur_ns[row])
 
 
-def build_context(trace: Trace, run_json: dict[str, Any] | None) -> Context:
-    """Nest the CPU events of a trace and read its ranges, steps and waits."""
+def build_context(trace: Trace, run_json: dict[str, Any] | None, *, use_annotations: bool = True) -> Context:
+    """Nest the CPU events of a trace and read its ranges (unless told not to), steps and waits."""
     ledger = Ledger(trace.path)
     nest = build_nest(trace.events)
-    annotations = read_annotations(trace, nest)
+    annotations = read_annotations(trace, nest, enabled=use_annotations)
     events = trace.events
     operators = events.category[nest.row] == int(Category.CPU_OP)
     attention = operators & trace.strings.match(events.name[nest.row], is_attention_op)
+    convolution = operators & trace.strings.match(events.name[nest.row], is_convolution_op)
+    phases = find_phases(trace, nest, annotations)
     return Context(
         trace,
         nest,
         annotations,
-        find_phases(trace, nest, annotations),
+        phases,
         find_steps(trace),
         GroupBook(trace.metadata, run_json, ledger),
         Waits(trace, annotations),
         nest.nearest(attention),
+        nest.nearest(convolution),
+        nest.nearest(gemm_operators(trace, nest)),
+        attention_products(trace, nest, phases),
         ledger,
     )
 

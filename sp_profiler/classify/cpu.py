@@ -16,11 +16,12 @@ import numpy as np
 from sp_profiler.classify.collectives import full_elements, range_bytes, tensors, unified_op
 from sp_profiler.classify.context import Context, annotated_phase
 from sp_profiler.classify.dtypes import dtype_bytes, dtype_name
-from sp_profiler.classify.gemm import Evidence, decide_roles, is_gemm_op
+from sp_profiler.classify.gemm import is_gemm_op
 from sp_profiler.classify.gloo import gloo_rows, is_gloo, is_point_to_point, match_launches
 from sp_profiler.classify.nesting import build_nest, last_exceeding, thread_numbers
 from sp_profiler.classify.phases import is_autograd_node
 from sp_profiler.classify.purpose import decide_purpose
+from sp_profiler.classify.roles import Computations, roles_of
 from sp_profiler.classify.steps import steps_at
 from sp_profiler.classify.tables import Activities, Collective, Group, Kind, Role
 from sp_profiler.trace.tables import NONE, Bool, Category, Int64, Trace
@@ -110,10 +111,19 @@ def classify_cpu(context: Context) -> tuple[Activities, tuple[Collective, ...]]:
     rule = np.zeros(len(row), dtype=np.int32)
     is_gemm = trace.strings.match(events.name[row], is_gemm_op) & ~communicates
     phase = context.phases.phase[position]
-    role[computing], rule[computing] = decide_roles(
-        _evidence(context, position[computing], phase[computing], is_gemm[computing]), context.annotations
-    )
     launch_ns = context.start_at(position)
+    nothing = np.zeros(len(computing), dtype=np.bool_)
+    role[computing], rule[computing] = roles_of(
+        context,
+        Computations(
+            events.name[row[computing]],
+            launch_ns[computing],
+            phase[computing].astype(np.int8),
+            is_gemm[computing],
+            *(nothing,) * 4,
+        ),
+        lambda nearest: nearest[position[computing]],
+    )
     collective = np.full(len(row), NONE, dtype=np.int32)
     collective[communicates] = np.arange(len(gloo), dtype=np.int32)
     annotations = context.annotations
@@ -138,22 +148,6 @@ def classify_cpu(context: Context) -> tuple[Activities, tuple[Collective, ...]]:
         collective=collective,
     )
     return activities, _collectives(context, activities, position, itself, launched.annotated)
-
-
-def _evidence(context: Context, position: Int64, phase: np.ndarray, is_gemm: Bool) -> Evidence:
-    nothing = np.zeros(len(position), dtype=np.bool_)
-    return Evidence(
-        context.annotations.innermost_compute[position],
-        context.annotations.inside_recompute[position],
-        context.phases.optimizer[position],
-        context.attention[position],
-        phase,
-        is_gemm,
-        nothing,
-        nothing,
-        nothing,
-        nothing,
-    )
 
 
 def _in_order_of_appearance(numbers: Int64) -> Int64:

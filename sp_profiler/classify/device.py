@@ -16,7 +16,6 @@ from sp_profiler.classify.collectives import (
 )
 from sp_profiler.classify.context import Context, annotated_phase
 from sp_profiler.classify.dtypes import dtype_name
-from sp_profiler.classify.gemm import Evidence, decide_roles
 from sp_profiler.classify.kernels import (
     PEER_COPY,
     KernelFacts,
@@ -27,6 +26,7 @@ from sp_profiler.classify.kernels import (
 )
 from sp_profiler.classify.links import Links, link_launches
 from sp_profiler.classify.purpose import decide_purpose
+from sp_profiler.classify.roles import Computations, roles_of
 from sp_profiler.classify.steps import steps_at
 from sp_profiler.classify.tables import Activities, Collective, Kind, Phase, Role
 from sp_profiler.record.annotate import Range
@@ -102,19 +102,20 @@ def classify_device(context: Context) -> tuple[Activities, tuple[Collective, ...
     role = np.full(len(rows), Role.UNKNOWN, dtype=np.int8)
     rule = np.zeros(len(rows), dtype=np.int32)
     replayed = device.flag("is_compiled") | strings.match(call, is_graph_launch)
-    evidence = Evidence(
-        links.through(context.annotations.innermost_compute)[computes],
-        links.through(context.annotations.inside_recompute)[computes],
-        links.through(context.phases.optimizer)[computes],
-        links.through(context.attention)[computes],
-        phase[computes],
-        device.flag("is_gemm")[computes],
-        device.flag("is_gemm_part")[computes],
-        device.flag("is_attention")[computes],
-        device.flag("is_optimizer")[computes],
-        replayed[computes],
+    role[computes], rule[computes] = roles_of(
+        context,
+        Computations(
+            events.name[rows[computes]],
+            launch_ns[computes],
+            phase[computes].astype(np.int8),
+            device.flag("is_gemm")[computes],
+            device.flag("is_gemm_part")[computes],
+            device.flag("is_attention")[computes],
+            device.flag("is_optimizer")[computes],
+            replayed[computes],
+        ),
+        lambda nearest: links.through(nearest)[computes],
     )
-    role[computes], rule[computes] = decide_roles(evidence, context.annotations)
     # An optimizer's kernel known by its name alone runs in the optimizer, wherever it was called from.
     phase = np.where((role == Role.OPTIMIZER) & (phase != Phase.BACKWARD), np.int8(Phase.OPTIMIZER), phase)
 

@@ -1,8 +1,10 @@
 """The role of a computation (DESIGN: GEMM role of a kernel), with the rule that decided.
 
-Rules so far: our annotation; the optimizer; the name or operator of attention; a GEMM whose launching
-operator is in forward. What none of them decides is `unknown` when it is a GEMM and `other` when it
-is not one.
+Rules, the first that decides: our annotation; the optimizer; the name or operator of attention, batched
+products around a softmax; convolution (no linear: `other`); forward work inside backward (recomputation);
+a GEMM whose launching operator is in forward; in backward those of `backward.py`. What none of them decides
+is `unknown` when it is a GEMM and `other` when it is not one. Kernels that a compiler fused or a CUDA graph
+replayed have no operator of their own: unless their name says it their role stays `unknown`.
 """
 
 from __future__ import annotations
@@ -13,10 +15,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from sp_profiler.classify.annotations import FWD, WHATS, Annotations
+from sp_profiler.classify.rules import BACKWARD_RULES
 from sp_profiler.classify.tables import Phase, Role
 from sp_profiler.trace.tables import NONE, Bool, Int8, Int32, Int64
 
-RULES = ("none", "annotation", "kernel-name", "launching-op", "not-a-gemm")
+RULES = (
+    "none",
+    "annotation",
+    "kernel-name",
+    "launching-op",
+    "not-a-gemm",
+    "recomputation",
+    "batched-attention",
+    *BACKWARD_RULES,
+)
 RULE = {name: index for index, name in enumerate(RULES)}
 
 _ROLE_OF_WHAT = {
@@ -40,6 +52,17 @@ _GEMM_OP = re.compile(
 )
 
 
+_CONVOLUTION = re.compile(
+    r"^aten::(?:_?conv|cudnn_conv|miopen_conv|mkldnn_conv|slow_conv|thnn_conv)|(?:Convolution|Conv\dd)\w*Backward"
+    r"|^(?:cudnn|miopen|mkldnn|onednn)\w*::\w*conv"
+)
+
+
+def is_convolution_op(name: str) -> bool:
+    """Whether an operator or autograd node convolves: GEMM kernels in it are no linear's."""
+    return bool(_CONVOLUTION.search(name))
+
+
 def is_attention_op(name: str) -> bool:
     """Whether an operator or autograd node is the attention core, forward or backward."""
     return bool(_ATTENTION_OP.search(name))
@@ -61,6 +84,9 @@ class Evidence:
     recompute_range: Int64  # position of a surrounding sp::recompute
     optimizer: Int64  # position of the optimizer's step
     attention_op: Int64  # position of an attention operator
+    batched_attention: Bool  # a batched product around a softmax
+    convolution: Int64  # position of a convolution
+    recompute: Bool
     phase: Int8
     is_gemm: Bool
     is_gemm_part: Bool
@@ -94,6 +120,10 @@ def decide_roles(known: Evidence, annotations: Annotations) -> tuple[Int8, Int32
     decide(known.is_attention, Role.ATTENTION, "kernel-name")
     decide((known.attention_op != NONE) & ~known.is_compiled, Role.ATTENTION, "launching-op")
     gemm = known.is_gemm | known.is_gemm_part
-    decide(gemm & (known.phase == Phase.FORWARD) & ~known.is_compiled, Role.FWD, "launching-op")
-    decide(~gemm & ~known.is_compiled, Role.OTHER, "not-a-gemm")
+    plain = ~known.is_compiled
+    decide(gemm & known.batched_attention & plain, Role.ATTENTION, "batched-attention")
+    decide((known.convolution != NONE) & plain, Role.OTHER, "launching-op")
+    decide(known.recompute & plain, Role.RECOMPUTE, "recomputation")
+    decide(gemm & (known.phase == Phase.FORWARD) & plain, Role.FWD, "launching-op")
+    decide(~gemm & plain, Role.OTHER, "not-a-gemm")
     return role, rule

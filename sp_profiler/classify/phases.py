@@ -14,6 +14,8 @@ from sp_profiler.trace.tables import NONE, Bool, Category, Int8, Int64, Trace
 
 EVALUATE = "autograd::engine::evaluate_function: "
 _NODE = re.compile(r"^autograd::|^torch::autograd::|Backward")
+# A redistribution inside the backward of one is a function of its own; nothing is computed again.
+_NOT_AGAIN = re.compile(r"^NestedRedistribute|^_?c10d|^record_param_comms|^nccl:|^gloo:")
 _OPTIMIZER_OP = re.compile(r"^Optimizer\.step#|^aten::_fused_(?:adamw?|sgd|adagrad)_$")
 _STEP = re.compile(r"^ProfilerStep#(\d+)$")
 
@@ -41,6 +43,9 @@ class Phases:
     phase: Int8  # of whatever is launched at this position
     node: Int64  # position of the autograd node around it, NONE in forward
     optimizer: Int64  # position of the optimizer's step around it, NONE outside
+    inner_node: Int64  # the innermost name of that node: of `evaluate_function: X` and `X` the latter
+    owner: Int64  # nearest operator with a sequence number of its own: the forward operator or the node
+    recompute: Bool  # forward work inside backward: activation recomputation
 
 
 def find_phases(trace: Trace, nest: Nest, annotations: Annotations) -> Phases:
@@ -48,7 +53,8 @@ def find_phases(trace: Trace, nest: Nest, annotations: Annotations) -> Phases:
 
     A node is an operator named like one, or one with a forward thread (`Fwd thread id` > 0; a sequence
     number with `Fwd thread id` 0 belongs to a forward operator). Of nested names for one node the
-    engine's (`evaluate_function: X`) stands for all. Of node and optimizer the inner one decides: an
+    engine's (`evaluate_function: X`) stands for all. A forward operator (with a sequence number of its own)
+    inside a node does forward work again. Of node and optimizer the inner one decides: an
     optimizer may run inside a backward hook, a closure's backward inside the optimizer.
     """
     events, strings = trace.events, trace.strings
@@ -63,6 +69,10 @@ def find_phases(trace: Trace, nest: Nest, annotations: Annotations) -> Phases:
     nearest_evaluate = nest.nearest(evaluate)
     nearest_optimizer = nest.nearest(optimizer)
     nearest_backward = np.maximum(nearest_node, nest.nearest(backward_range))
+    forward = cpu_op & ~node & (events.sequence[nest.row] >= 0)
+    forward &= ~strings.match(name, lambda text: bool(_NOT_AGAIN.search(text)))
+    owner = nest.nearest(forward | (node & (events.sequence[nest.row] >= 0)))
+    nearest_forward = nest.nearest(forward)
     # Positions grow from the outside in, so the greater position is the inner ancestor.
     in_optimizer = (nearest_optimizer != NONE) & (nearest_optimizer >= nearest_backward)
     phase = np.where(
@@ -77,6 +87,9 @@ def find_phases(trace: Trace, nest: Nest, annotations: Annotations) -> Phases:
         phase.astype(np.int8),
         np.where(nearest_evaluate != NONE, nearest_evaluate, nearest_node),
         np.where(in_optimizer, nearest_optimizer, NONE),
+        nearest_node,
+        owner,
+        (phase == Phase.BACKWARD) & (nearest_forward > nearest_node) & (nearest_node != NONE),
     )
 
 
