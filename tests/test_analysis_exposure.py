@@ -48,7 +48,7 @@ def test_every_key_sums_to_exposed_and_missing_ones_are_unknown() -> None:
     assert one.exposed_by_phase_ns == {"backward": 10, "unknown": 5}
     assert one.exposed_by_op_ns == {"all_reduce": 10, "unknown": 5}
     assert one.exposed_by_group_ns == {"tp[0,1]": 10, "unknown": 5}
-    assert one.exposed_by_cause_ns is None  # not analysed, and the ledger says so
+    assert one.exposed_by_cause_ns == {"unknown": 15}
 
 
 def test_a_wholly_hidden_group_is_listed_with_zero() -> None:
@@ -155,4 +155,4 @@ def test_one_group_key_per_collective() -> None:
     assert (second.group, second.ranks) == (None, [])
     assert first.busbw_gbps is None
     assert first.skew_wait_ns is None
-    assert first.cause is None
+    assert first.cause == "unknown"

@@ -20,6 +20,7 @@ from sp_profiler.analysis.steps import Windows
 from sp_profiler.classify.dtypes import dtype_name
 from sp_profiler.classify.links import first_with_key
 from sp_profiler.classify.tables import Activities, Classified, Kind, Role
+from sp_profiler.theory.hardware import find_device, peak_tflops
 from sp_profiler.trace.tables import NONE, Category, Int64, Trace
 
 # Where an operator's two matrices stand among its inputs; `linear` has its second one transposed.
@@ -136,7 +137,7 @@ def gemm_figures(
     """The GEMMs among `rows` that run in a window, by (name, shape, dtype, role), longest total first.
 
     Also how much of their time has a known role. TFLOP/s are None on the CPU, where a core's share says
-    nothing of the machine.
+    nothing of the machine; their share of the device's peak where the device is a known one.
     """
     activities = classified.activities
     rows = rows[activities.is_gemm[rows] & np.isin(activities.kind[rows], (Kind.COMPUTATION, Kind.FUSED))]
@@ -147,7 +148,23 @@ def gemm_figures(
     role = activities.role[rows].astype(np.int64)
     known = Known(int(dur[role != Role.UNKNOWN].sum()), int(dur.sum()))
     operator = linked_operators(trace, activities, rows, classified.is_cpu_only)
-    return _by_shape(trace, activities, rows, operator, classified.is_cpu_only), known
+    found = _by_shape(trace, activities, rows, operator, classified.is_cpu_only)
+    name = device_name(trace, int(activities.device[rows[0]]))
+    return [_with_peak(one, name) for one in found], known
+
+
+def device_name(trace: Trace, device: int) -> str | None:
+    """The name that the trace's `deviceProperties` give a device; None where they do not."""
+    listed = [one for one in trace.metadata.devices if one.get("id") == device]
+    name = listed[0].get("name") if listed else None
+    return name if isinstance(name, str) else None
+
+
+def _with_peak(gemm: GemmFigures, device: str | None) -> GemmFigures:
+    peak = peak_tflops(find_device(device), gemm.dtype, gemm.name)
+    if gemm.tflops is None or peak is None:
+        return gemm
+    return replace(gemm, share_of_peak=gemm.tflops / peak)
 
 
 def _by_shape(

@@ -238,7 +238,7 @@ def _rows_of_key(table: Int64, key: Int64) -> tuple[int, int]:
 
 
 def _nearest(begins: Int64, ends: Int64, nodes: Int64, asked: _Asked, who: Int64) -> Int64:
-    """Of sorted ranges (start, last launch, autograd node) the partner's, for each collective; -1 for none."""
+    """Of sorted ranges (start, last launch, autograd node) the partner's for each collective, or -1."""
     launch, node = asked.launch[who], asked.node[who]
     after = np.searchsorted(begins, launch, side="left")
     before = after - 1
@@ -253,8 +253,8 @@ def _nearest(begins: Int64, ends: Int64, nodes: Int64, asked: _Asked, who: Int64
     own_after, own_before = has_after & (nodes[after] == node), has_before & (nodes[before] == node)
     decided = (node != NONE) & (own_after != own_before)
     picked = np.where(np.where(decided, own_after, choose_after), after, before)
-    # A range of another node (another microbatch) that is launched neither around an asynchronous collective's
-    # launch nor before its wait is not what it hides under: the one that is meant is not in the trace.
+    # A range of another node (another microbatch) that is launched neither around an asynchronous
+    # collective's launch nor before its wait is not what it hides under: the one meant is not in the trace.
     foreign = (node != NONE) & (nodes[picked] != NONE) & (nodes[picked] != node)
     in_reach = (ends[picked] >= launch) & (begins[picked] < _wait_or_never(asked, who))
     lost = foreign & asked.is_async[who] & (asked.wait[who] != NONE) & ~in_reach

@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from sp_profiler.analysis.causes import explain, settle
 from sp_profiler.analysis.collectives import (
     collective_coverage,
     collective_figures,
     group_figures,
 )
+from sp_profiler.analysis.contention import gemm_samples
 from sp_profiler.analysis.exposure import (
     collective_keys,
     device_collectives,
@@ -28,13 +30,16 @@ from sp_profiler.analysis.hiding import (
     hiding_by_window,
     step_ns_if_all_hidden,
 )
+from sp_profiler.analysis.hostbound import host_bound_ns
 from sp_profiler.analysis.overlap import Overlap, device_sets, overlap
 from sp_profiler.analysis.partners import find_partners
 from sp_profiler.analysis.results import (
     CollectiveFigures,
     Coverage,
+    ExposedStretches,
     Figures,
     GemmFigures,
+    GemmSamples,
     GroupFigures,
     RankFigures,
     RankResult,
@@ -51,21 +56,13 @@ from sp_profiler.analysis.steps import (
 from sp_profiler.analysis.totals import ratio, sum_of_windows, total_coverage
 from sp_profiler.classify.tables import Classified, Role
 from sp_profiler.ledger import Ledger, Severity
-from sp_profiler.trace.tables import Trace
+from sp_profiler.trace.tables import Int64, Trace
 
-_NOT_ANALYSED = (
-    ("not-analysed-skew", "skew_wait, transfer and bandwidth are null: ranks are not matched"),
-    ("not-analysed-causes", "cause and exposed_by_cause are null: why time is exposed is not analysed"),
-)
-_NO_CONTENTION: tuple[str, Severity, str] = (
-    "not-analysed-contention",
-    "note",
-    "contention is null: how much overlap slows GEMMs down is not analysed",
-)
 _NO_SPEED_ON_CPU: tuple[str, Severity, str] = (
     "cpu-run-no-speed",
     "note",
-    "contention, algbw/busbw and TFLOP/s are null: on a CPU ranks, gloo and GEMMs share the cores",
+    "contention, host-bound time, algbw/busbw and TFLOP/s are null: on a CPU ranks, gloo and GEMMs share "
+    "the cores",
 )
 
 
@@ -83,7 +80,7 @@ def analyze_rank(trace: Trace, classified: Classified, window: WindowRule) -> Ra
         _say_nothing_ran(classified, ledger)
     coverage = total_coverage([result.coverage for result in results])
     _say_what_is_null(results, classified, ledger)
-    return RankResult(
+    whole = RankResult(
         ranks=tuple(result.rank for result in results) or (_nothing(trace, classified),),
         steps=tuple(step for result in results for step in result.steps),
         collectives=tuple(one for result in results for one in result.collectives),
@@ -94,7 +91,10 @@ def analyze_rank(trace: Trace, classified: Classified, window: WindowRule) -> Ra
         comm_metadata_ratio=coverage.comm_metadata.ratio,
         ledger=ledger.entries,
         coverage=coverage,
+        stretches=tuple(result.stretches for result in results),
+        gemm_samples=tuple(result.gemm_samples for result in results),
     )
+    return settle(whole)
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,8 @@ class _DeviceResult:
     groups: list[GroupFigures]
     gemms: list[GemmFigures]
     coverage: Coverage
+    stretches: ExposedStretches
+    gemm_samples: GemmSamples | None
 
 
 def _analyze_device(
@@ -124,6 +126,7 @@ def _analyze_device(
         exposed_union_by(keys["group"], collectives, sets.compute, windows),
         hiding_by_window(partners, collectives, exposed, keys["purpose"], windows),
         dgrad_under_wgrad(activities, rows, collectives, windows),
+        host_bound_ns(classified, rows, sets, windows),
     )
     gemms, gemm_role = gemm_figures(trace, classified, rows, windows)
     purpose, metadata = collective_coverage(collectives, exposed)
@@ -142,6 +145,8 @@ def _analyze_device(
         groups=group_figures(collectives, exposed, keys["group"], sets.compute, windows),
         gemms=gemms,
         coverage=Coverage(gemm_role, purpose, metadata),
+        stretches=explain(classified, rows, collectives, exposed, sets, partners),
+        gemm_samples=gemm_samples(trace, classified, rows, windows),
     )
 
 
@@ -151,6 +156,7 @@ def _window_figures(
     exposed_union_by_group: list[dict[str, int]],
     hidden: list[WindowHiding],
     dgrad: DgradUnderWgrad,
+    host_bound: Int64 | None,
 ) -> list[Figures]:
     """One `Figures` for each window, from the columns of the analyses."""
     times: dict[str, Any] = {field.name: getattr(measured, field.name).tolist() for field in fields(Overlap)}
@@ -165,7 +171,8 @@ def _window_figures(
             **_row(exposed, w),
             overlap_ratio=ratio(times["overlapped_ns"][w], times["comm_ns"][w]),
             overlapped_by_role_ns=dict(zip(roles, by_role[w], strict=True)),
-            exposed_by_cause_ns=None,
+            exposed_by_cause_ns=None,  # `settle` fills it
+            host_bound_ns=None if host_bound is None else int(host_bound[w]),
             exposed_union_by_group_ns=exposed_union_by_group[w],
             dgrad_comm_ns=dgrad_comm[w],
             wgrad_overlapped_ns=wgrad_overlapped[w],
@@ -229,9 +236,8 @@ def _say_what_is_null(results: Sequence[_DeviceResult], classified: Classified, 
     """One entry for each kind of figure that is null, with the reason."""
     if not results:
         return
-    for code, text in _NOT_ANALYSED:
-        ledger.add(code, "note", text)
-    ledger.add(*(_NO_SPEED_ON_CPU if classified.is_cpu_only else _NO_CONTENTION))
+    if classified.is_cpu_only:
+        ledger.add(*_NO_SPEED_ON_CPU)
     ranks = [result.rank for result in results]
     if not any(rank.comm_ns for rank in ranks):
         text = "no communication inside the windows: ratios to it are null"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from sp_profiler.ledger import LedgerEntry
+from sp_profiler.trace.tables import Int64
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,12 @@ class Figures:
     partner_unknown: int | None  # collectives without a known partner, left out of the three figures above
     hiding_by_purpose: dict[str, Hiding]
     step_ns_if_all_hidden: int | None
+    # Idle because what ran next had not been launched; None where launches are not known, and on the CPU.
+    host_bound_ns: int | None = field(default=None, kw_only=True)
+    # What overlapped GEMMs lost to the communication beside them, and overlapped_ns without it; None where
+    # no overlapped GEMM could be compared (DESIGN: Contention).
+    slowdown_ns: int | None = field(default=None, kw_only=True)
+    net_gain_ns: int | None = field(default=None, kw_only=True)
     # Kernels that compute and communicate at once: in comm_ns, compute_ns and overlapped_ns, listed apart
     # because their overlap is by construction, not measured hiding. Never in the hiding figures above.
     fused_ns: int | None = None
@@ -97,6 +104,20 @@ class Partner:
     rule: str  # annotation | same-linear | between-launch-and-wait
     dur_ns: int  # |w|, the union of its activities
     activities: int
+
+
+@dataclass(frozen=True)
+class CauseEvidence:
+    """What decided the cause of a collective, to be looked up in the trace; None where it does not say."""
+
+    rule: str  # one of analysis.causes.RULES
+    queued_behind: str | None  # same-group | full-device: it began late behind these
+    wait_start_ns: int | None
+    wait_end_ns: int | None
+    launched_before_wait: int | None  # computations launched between launch and wait
+    partner_launch_ns: int | None  # of the partner's first activity
+    partner_start_ns: int | None
+    partner_end_ns: int | None  # of the partner's last activity
 
 
 @dataclass(frozen=True)
@@ -143,6 +164,8 @@ class CollectiveFigures:
     exposed_by_cause_ns: dict[str, int] | None = None
     kernel: str | None = None  # the kernel's or range's own name
     note: str | None = None
+    queue_delay_ns: int | None = None  # from launch to start
+    cause_evidence: CauseEvidence | None = None
 
 
 @dataclass(frozen=True)
@@ -162,6 +185,8 @@ class GroupFigures:
     comm_ns: int
     overlapped_ns: int
     exposed_share_ns: int
+    skew_wait_ns: int | None = None  # summed over its ranks; None where no collective was matched
+    bandwidth: list[Bandwidth] | None = None  # by operation; None where none is known
 
 
 @dataclass(frozen=True)
@@ -175,6 +200,38 @@ class GemmFigures:
     count: int
     total_ns: int
     tflops: float | None
+    share_of_peak: float | None = None  # of the device's dense peak for the dtype; None for unknown devices
+
+
+@dataclass(frozen=True)
+class GemmSamples:
+    """The GEMMs of known shape of one device, one row each; int64 columns. What contention is made of."""
+
+    keys: tuple[tuple[str, str | None, str], ...]  # shape, dtype, role
+    key: Int64  # place in `keys`
+    dur_ns: Int64
+    overlapped_ns: Int64  # the part during which communication runs
+    window: Int64  # place of the window in which it begins
+
+
+@dataclass(frozen=True)
+class ContentionFigures:
+    """GEMMs of one shape, dtype and role: while communication overlaps at least half of each, and while not.
+
+    A median is None with fewer than five samples; `from_baseline` names the side that another run lent.
+    """
+
+    shape: str
+    dtype: str | None
+    role: str
+    overlapped_count: int
+    alone_count: int
+    median_overlapped_ns: int | None
+    median_alone_ns: int | None
+    from_baseline: str | None  # overlapped | alone
+    slowdown_ratio: float | None  # median_overlapped / median_alone
+    slowdown_ns: int | None  # overlapped_count x the difference of the medians, at least 0
+    overlapped_gemm_ns: int  # time of the overlapped ones
 
 
 @dataclass(frozen=True)
@@ -214,6 +271,93 @@ class Coverage:
 
 
 @dataclass(frozen=True)
+class ExposedStretches:
+    """The exposed time of one device, stretch by stretch, before it is divided among causes. Int64 columns.
+
+    The first seven have a row for each collective: until `first_turn_ns` its exposed time has the cause
+    `causes[:, 0]`, until `second_turn_ns` `causes[:, 1]`, then `causes[:, 2]`, which are places in
+    `analysis.causes.CAUSES`. The others have a row for each (collective, exposed stretch in which the same
+    collectives run): `owner` is the collective's row, `window` the place of the window, `share_ns` what the
+    collective gets of the stretch.
+    """
+
+    id: Int64
+    begins_ns: Int64
+    first_turn_ns: Int64
+    second_turn_ns: Int64
+    causes: Int64  # (collectives, 3)
+    evidence: list[CauseEvidence]
+    delay_ns: Int64
+    owner: Int64
+    window: Int64
+    start_ns: Int64
+    end_ns: Int64
+    share_ns: Int64
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The clock of one host against the first host's (that of the lowest rank).
+
+    `offset_ns` is how far it is ahead, None where no collective connects it; `spread_ns` how far single
+    collectives stray from that; `residual_ns` the median disagreement of end times that is left. `host` is
+    None where nothing names it.
+    """
+
+    host: str | None
+    ranks: list[int]
+    offset_ns: int | None
+    spread_ns: int | None
+    residual_ns: int | None
+    applied: bool
+    collectives: int = 0  # end times compared
+
+
+@dataclass(frozen=True)
+class Unmatched:
+    """A collective that some of its ranks lack.
+
+    `reason` is `not-in-trace` for ranks whose trace lacks it, one entry each, and `no-trace` for ranks that
+    have no trace here: one entry for all such collectives of a group and operation (`seq` is then that of
+    the only one, else None).
+    """
+
+    group: str | None
+    op: str | None
+    seq: int | None
+    ranks_present: list[int]
+    ranks_missing: list[int]
+    reason: str = "not-in-trace"
+    collectives: int = 1
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """A rank and what the others lost to it: the time they waited in collectives at which it arrived last."""
+
+    rank: int
+    cost_ns: int
+    collectives: int
+    cost_by_group_ns: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Bandwidth:
+    """One operation of one group: sums over collectives whose transfer and size are known, and their ratio.
+
+    `is_bound`: ranks are missing in some, so bandwidths are lower bounds.
+    """
+
+    op: str
+    collectives: int
+    bytes: int
+    transfer_ns: int
+    algbw_gbps: float | None
+    busbw_gbps: float | None
+    is_bound: bool
+
+
+@dataclass(frozen=True)
 class RankResult:
     """Everything the per-rank analyses say about one trace. `groups` and `gemms` are device by device."""
 
@@ -227,3 +371,7 @@ class RankResult:
     comm_metadata_ratio: float | None
     ledger: tuple[LedgerEntry, ...]
     coverage: Coverage = field(default_factory=lambda: Coverage())  # what the three ratios are made of
+    # One per device, in the order of `ranks`; what causes are made of, no result itself.
+    stretches: tuple[ExposedStretches, ...] = field(default=(), compare=False, repr=False)
+    # Likewise what contention is made of; None for CPU runs.
+    gemm_samples: tuple[GemmSamples | None, ...] = field(default=(), compare=False, repr=False)

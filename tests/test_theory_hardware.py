@@ -1,0 +1,85 @@
+"""Peaks of devices: found by name, null where nobody knows, and what GEMMs make of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from analysis_helpers import WHOLE, draw, gemm
+
+from sp_profiler.analysis.rank import analyze_rank
+from sp_profiler.classify.tables import Role
+from sp_profiler.theory.hardware import DEVICES, find_device, peak_tflops
+
+
+@pytest.mark.parametrize(
+    ("name", "device"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100 SXM"),
+        ("NVIDIA H100 PCIe", "H100 PCIe"),
+        ("NVIDIA H100 NVL", "H100 NVL"),
+        ("NVIDIA H200", "H200 SXM"),
+        ("NVIDIA H200 NVL", "H200 NVL"),
+        ("NVIDIA B200", "B200"),
+        ("NVIDIA A100-SXM4-80GB", "A100"),
+        ("Tesla V100-SXM2-32GB", "V100 SXM2"),
+        ("Tesla V100-PCIE-16GB", "V100 PCIe"),
+        ("AMD Instinct MI300X", "MI300X"),
+        ("AMD Instinct MI250X", "MI250X, one die"),
+    ],
+)
+def test_devices_are_found_by_their_names(name: str, device: str) -> None:
+    found = find_device(name)
+    assert found is not None
+    assert found.name == device
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        None,
+        "",
+        "AMD Radeon Graphics",
+        "NVIDIA GeForce RTX 4090",
+        "Tesla V100-DGXS-32GB",
+        "NVIDIA GB200",
+        "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
+        "AMD Instinct MI300A",
+    ],
+)
+def test_nothing_is_guessed_from_similar_names(name: str | None) -> None:
+    assert find_device(name) is None
+
+
+def test_every_device_has_a_source_and_sensible_rates() -> None:
+    for device in DEVICES:
+        assert device.source
+        peaks = device.dense_tflops
+        assert peaks["float16"] > peaks["float32"] > 0
+        if "tf32" in peaks:
+            assert peaks["float16"] == pytest.approx(2 * peaks["tf32"], rel=0.01)
+
+
+def test_float32_needs_the_kernel_to_tell() -> None:
+    a100, v100 = find_device("NVIDIA A100-SXM4-40GB"), find_device("Tesla V100-SXM2-16GB")
+    assert peak_tflops(a100, "float32", "ampere_sgemm_128x64_nn") == 19.5
+    assert peak_tflops(a100, "float32", "sm80_xmma_gemm_f32f32_tf32f32_f32_nn_n") == 156
+    assert peak_tflops(a100, "float32", "cutlass_80_tensorop_s1688gemm_128x128_nn") == 156
+    assert peak_tflops(a100, "float32", "some_gemm") is None
+    assert peak_tflops(v100, "float32", "some_gemm") == 15.7  # no tensor cores for float32
+    assert peak_tflops(v100, "bfloat16", "some_gemm") is None
+    assert peak_tflops(None, "bfloat16", "some_gemm") is None
+    assert peak_tflops(a100, None, "some_gemm") is None
+
+
+def test_the_share_of_peak_of_a_gemm() -> None:
+    #  2 * 4096^3 = 137.4 GFLOP in 1 ms: 137.4 TFLOP/s, of 312
+    op = ("aten::mm", "[[4096,4096],[4096,4096]]", '["c10::BFloat16","c10::BFloat16"]')
+    trace, classified = draw(gemm(0, 1_000_000, Role.FWD, op=op))
+    (unknown,) = analyze_rank(trace, classified, WHOLE).gemms
+    assert unknown.share_of_peak is None
+    listed = ({"id": 1, "name": "NVIDIA H200"}, {"id": 0, "name": "NVIDIA A100-SXM4-40GB"})
+    trace = replace(trace, metadata=replace(trace.metadata, devices=listed))
+    (one,) = analyze_rank(trace, classified, WHOLE).gemms
+    assert one.tflops == pytest.approx(137.439, rel=1e-4)
+    assert one.share_of_peak == pytest.approx(137.439 / 312, rel=1e-4)
