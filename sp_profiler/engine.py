@@ -6,10 +6,12 @@ integers give the same report whatever the order and the number of workers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sp_profiler.analysis.across import AcrossRanks, across_ranks
+from sp_profiler.analysis.causes import settle
 from sp_profiler.analysis.rank import analyze_rank
 from sp_profiler.analysis.results import RankResult
 from sp_profiler.analysis.steps import WindowRule
@@ -67,13 +69,25 @@ def analyze_run(
         outcomes.append(analyze_trace(RankTask(trace, run.run_json, rule, draw=index == 0)))
         if on_rank is not None:
             on_rank(trace.path)
+    across = compare_ranks(outcomes, run.run_json)
     return build(
         name=run.name,
         path=run.root,
         run_json=run.run_json,
         run_ledger=run.ledger,
         facts=[outcome.facts for outcome in outcomes],
-        results=[outcome.result for outcome in outcomes],
+        across=across,
         rule=rule.rule,
         timeline=outcomes[0].timeline,
     )
+
+
+def compare_ranks(outcomes: Sequence[RankOutcome], run_json: dict[str, Any] | None) -> AcrossRanks:
+    """What needs all ranks: waits for each other, clocks, bandwidths, and causes that depend on them."""
+    world = (run_json or {}).get("world_size")
+    told = [o.facts.metadata.world_size for o in outcomes if o.facts.metadata.world_size is not None]
+    size = world if isinstance(world, int) else max(told, default=None)
+    across = across_ranks([outcome.result for outcome in outcomes], run_json, size)
+    if across.skew_wait_ns is None:
+        return across
+    return replace(across, results=tuple(settle(result) for result in across.results))

@@ -12,6 +12,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from report_helpers import make_report
 
+from sp_profiler.analysis.across import across_ranks
 from sp_profiler.analysis.results import Coverage, Known, RankResult, Segment
 from sp_profiler.engine import analyze_run
 from sp_profiler.ledger import LedgerEntry
@@ -47,7 +48,7 @@ def results(report: Report) -> list[RankResult]:
                 comm_metadata_ratio=None,
                 ledger=(
                     LedgerEntry("of-file", "repair", "fixed", f"rank{place}"),
-                    LedgerEntry("not-analysed-skew", "note", "not matched", f"rank{place}"),
+                    LedgerEntry("not-analysed-memory", "note", "not looked at", f"rank{place}"),
                 ),
                 coverage=Coverage(Known(1 + place, 4), Known(2, 2), Known()),
             )
@@ -62,7 +63,7 @@ def assembled(report: Report, run_json: dict | None = None, **change: Any) -> Re
         "run_json": run_json,
         "run_ledger": (LedgerEntry("of-file", "repair", "fixed", "rank0"),),
         "facts": [TraceFacts(r.file, metadata(r.rank), False) for r in report.ranks],
-        "results": results(report),
+        "across": across_ranks(results(report)),
         "rule": "step",
         "timeline": report.timeline,
     }
@@ -87,7 +88,7 @@ def test_entries_are_told_once() -> None:
     assert told == [
         ("of-file", "rank0", 1),  # by the run and by the rank: once
         ("of-file", "rank1", 1),
-        ("not-analysed-skew", None, 1),  # of every rank, once about the run
+        ("not-analysed-memory", None, 1),  # of every rank, once about the run
     ]
 
 

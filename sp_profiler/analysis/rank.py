@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from sp_profiler.analysis.arrivals import Arrivals, arrivals_of
 from sp_profiler.analysis.causes import explain, settle
 from sp_profiler.analysis.collectives import (
     collective_coverage,
@@ -93,8 +94,17 @@ def analyze_rank(trace: Trace, classified: Classified, window: WindowRule) -> Ra
         coverage=coverage,
         stretches=tuple(result.stretches for result in results),
         gemm_samples=tuple(result.gemm_samples for result in results),
+        arrivals=_arrivals(trace, classified, results) if results else None,
     )
     return settle(whole)
+
+
+def _arrivals(trace: Trace, classified: Classified, results: Sequence[_DeviceResult]) -> Arrivals:
+    """All collectives of the trace, with the row that each has among the result's."""
+    numbers = (one.id for result in results for one in result.collectives)
+    figures = [(number, row) for row, number in enumerate(numbers)]
+    metadata = trace.metadata
+    return arrivals_of(classified, figures, trace.rank, metadata.host, metadata.base_time_ns)
 
 
 @dataclass(frozen=True)

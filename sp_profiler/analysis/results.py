@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from sp_profiler.analysis.arrivals import Arrivals
 from sp_profiler.ledger import LedgerEntry
 from sp_profiler.trace.tables import Int64
 
@@ -375,3 +376,4 @@ class RankResult:
     stretches: tuple[ExposedStretches, ...] = field(default=(), compare=False, repr=False)
     # Likewise what contention is made of; None for CPU runs.
     gemm_samples: tuple[GemmSamples | None, ...] = field(default=(), compare=False, repr=False)
+    arrivals: Arrivals | None = None  # all collectives of the trace, for the analyses across ranks

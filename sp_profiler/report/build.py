@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from sp_profiler import __version__
+from sp_profiler.analysis.across import AcrossRanks
 from sp_profiler.analysis.results import GemmFigures, GroupFigures, RankResult
 from sp_profiler.analysis.totals import total, total_coverage
 from sp_profiler.ledger import Ledger, LedgerEntry
@@ -33,11 +34,12 @@ def build(
     run_json: dict[str, Any] | None,
     run_ledger: Sequence[LedgerEntry],
     facts: Sequence[TraceFacts],
-    results: Sequence[RankResult],
+    across: AcrossRanks,
     rule: Literal["step", "trace"],
     timeline: Timeline | None,
 ) -> Report:
-    """Assemble the report of a run. `facts` and `results` go together, one per trace, by rank."""
+    """Assemble the report of a run. `facts` and `across.results` go together, one per trace, by rank."""
+    results = across.results
     ranks = [rank for result in results for rank in result.ranks]
     steps = [step for result in results for step in result.steps]
     numbers = sorted({step.step for step in steps if step.step is not None})
@@ -62,7 +64,10 @@ def build(
         ranks=ranks,
         steps=steps,
         collectives=collectives,
-        groups=merge_groups(group for result in results for group in result.groups),
+        groups=[
+            replace(group, **vars(across.groups[group.group])) if group.group in across.groups else group
+            for group in merge_groups(group for result in results for group in result.groups)
+        ],
         gemms=merge_gemms(gemm for result in results for gemm in result.gemms),
         coverage=_coverage(results),
         summary=sentences(
@@ -71,7 +76,10 @@ def build(
         findings=findings(
             Facts(totals, measured, windows, is_cpu, workload, _variables(run_json), _capability(run_json))
         ),
-        data_quality=_ledger(run_ledger, results, run, is_cpu),
+        data_quality=_ledger(run_ledger, results, across.ledger, run, is_cpu),
+        clocks=across.clocks,
+        unmatched=across.unmatched,
+        stragglers=across.stragglers,
         timeline=timeline,
     )
 
@@ -180,7 +188,11 @@ def _coverage(results: Sequence[RankResult]) -> Coverage:
 
 
 def _ledger(
-    run_ledger: Sequence[LedgerEntry], results: Sequence[RankResult], run: Run, is_cpu: bool
+    run_ledger: Sequence[LedgerEntry],
+    results: Sequence[RankResult],
+    across: Sequence[LedgerEntry],
+    run: Run,
+    is_cpu: bool,
 ) -> list[LedgerEntry]:
     """All entries, each once: a rank's ledger may repeat what its file's already told."""
     ledger = Ledger()
@@ -188,6 +200,7 @@ def _ledger(
     ledger.extend(run_ledger)
     for result in results:
         ledger.extend(_of_run(entry) for entry in result.ledger if entry not in told)
+    ledger.extend(across)
     codes = {entry.code for entry in ledger.entries}
     if run.ranks_missing and "ranks-missing" not in codes:
         text = (

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from sp_profiler.analysis.results import (
+    Clock,
     CollectiveFigures,
     Figures,
     GemmFigures,
@@ -17,6 +18,8 @@ from sp_profiler.analysis.results import (
     RankFigures,
     Segment,
     StepFigures,
+    Straggler,
+    Unmatched,
 )
 from sp_profiler.ledger import LedgerEntry
 
@@ -104,9 +107,9 @@ class Report:
     data_quality: list[LedgerEntry]
     timeline: Timeline | None = None
     contention: list[dict[str, Any]] | None = None
-    clocks: list[dict[str, Any]] | None = None
-    unmatched: list[dict[str, Any]] | None = None
-    stragglers: list[dict[str, Any]] | None = None
+    clocks: list[Clock] | None = None  # None: one rank alone
+    unmatched: list[Unmatched] | None = None
+    stragglers: list[Straggler] | None = None
     memory: dict[str, Any] | None = None
     critical_path: dict[str, Any] | None = None
     schema: Literal["sp-profile/report"] = SCHEMA

@@ -1,0 +1,216 @@
+"""One time axis for all ranks (DESIGN section 4: Clocks).
+
+Ranks of one host share a clock. Between hosts the clock offset is the median difference of end times over
+collectives that end together by construction, solved over the graph of hosts.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isqrt
+from typing import Any
+
+import numpy as np
+
+from sp_profiler.analysis.hosts import SAME_CLOCK_NS, Differences, Link, differences, links, middle
+from sp_profiler.analysis.matching import Ends
+from sp_profiler.analysis.results import Clock
+from sp_profiler.trace.tables import Int64
+
+TIMES_SPREAD = 3
+"""An offset is applied when it exceeds this many spreads; arrivals closer than this many are ties."""
+_FINEST_NS = 1_000  # devices start no two kernels closer than this, and old traces count in µs
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """The clocks of a run, by member."""
+
+    clocks: tuple[Clock, ...]
+    offset_ns: Int64  # to subtract from the member's times
+    component: Int64  # members with different numbers share no time axis
+    tie_ns: Int64  # arrivals closer than this are ties, by member
+    assumed_one_host: bool  # nothing names a host, and the ends say that it is one
+
+
+def hosts_of(
+    run_json: Mapping[str, Any] | None, ranks: Sequence[int | None], told: Sequence[str | None]
+) -> list[str | None]:
+    """The host of each rank: run.json's word, else the trace's (`host_name`, the file's name)."""
+    by_rank: dict[int, str] = {}
+    entries = (run_json or {}).get("hosts")
+    for entry in entries if isinstance(entries, list) else ():
+        listed = entry.get("ranks") if isinstance(entry, dict) else None
+        if isinstance(listed, list) and entry.get("host"):
+            by_rank |= {rank: str(entry["host"]) for rank in listed if isinstance(rank, int)}
+    return [
+        by_rank.get(rank, host) if rank is not None else host for rank, host in zip(ranks, told, strict=True)
+    ]
+
+
+def solve_clocks(
+    ends: Ends,
+    instance: Int64,
+    member_rank: Sequence[int | None],
+    member_host: Sequence[str | None],
+    member_base_ns: Sequence[int],
+) -> Clocks:
+    """Offsets of all hosts against the host of the lowest rank (the first member)."""
+    usable = ends.together & ends.is_measured
+    place, assumed = _places(ends, instance, usable, member_host, member_base_ns)
+    found = differences(instance, usable, place[ends.member], ends.member, ends.end_ns)
+    count = int(place.max(initial=-1)) + 1
+    all_links = links(found)
+    solved = _solve([link for link in all_links if link.place != link.other], count)
+    inner = {link.place: link for link in all_links if link.place == link.other}
+    moved = [one.offset_ns if one.applied else 0 for one in solved]
+    residual = _residuals(found, moved, count)
+    clocks: list[Clock] = []
+    ties: list[int] = []
+    for host, one in enumerate(solved):
+        inside = inner.get(host)
+        spread_ns = one.spread_ns if one.spread_ns is not None else inside.spread_ns if inside else None
+        clocks.append(
+            Clock(
+                host=next((h for m, h in enumerate(member_host) if place[m] == host and h), None),
+                ranks=_ranks(member_rank, place, host),
+                offset_ns=one.offset_ns if one.is_connected else None,
+                spread_ns=spread_ns,
+                residual_ns=residual[host],
+                applied=one.applied,
+                collectives=one.samples or (inside.samples if inside else 0),
+            )
+        )
+        widest = max(spread_ns or 0, inside.spread_ns if inside else 0)
+        ties.append(max(TIMES_SPREAD * widest, residual[host] or 0, _FINEST_NS))
+    return Clocks(
+        clocks=tuple(clocks),
+        offset_ns=np.array([moved[p] for p in place], np.int64),
+        component=np.array([solved[p].component for p in place], np.int64),
+        tie_ns=np.array([ties[p] for p in place], np.int64),
+        assumed_one_host=assumed,
+    )
+
+
+def _ranks(member_rank: Sequence[int | None], place: Int64, host: int) -> list[int]:
+    found = {rank for member, rank in enumerate(member_rank) if place[member] == host and rank is not None}
+    return sorted(found)
+
+
+def _places(
+    ends: Ends,
+    instance: Int64,
+    usable: np.ndarray,
+    member_host: Sequence[str | None],
+    member_base_ns: Sequence[int],
+) -> tuple[Int64, bool]:
+    """The host of each member, numbered in order of members. Members without a named host share one when
+    their base times are equal and their ends agree."""
+    members = np.arange(len(member_host), dtype=np.int64)
+    label: list[object] = [member if host is None else host for member, host in enumerate(member_host)]
+    assumed = False
+    if None in member_host:
+        near = links(differences(instance, usable, members[ends.member], ends.member, ends.end_ns))
+        for link in near:
+            nameless = member_host[link.place] is None and member_host[link.other] is None
+            same_base = member_base_ns[link.place] == member_base_ns[link.other]
+            if nameless and same_base and abs(link.offset_ns) < SAME_CLOCK_NS:
+                old, new = label[link.place], label[link.other]
+                label = [new if one == old else one for one in label]
+                assumed = assumed or old != new
+    numbers: dict[object, int] = {}
+    return np.array([numbers.setdefault(one, len(numbers)) for one in label], np.int64), assumed
+
+
+@dataclass(frozen=True)
+class _Solved:
+    offset_ns: int = 0
+    spread_ns: int | None = None
+    samples: int = 0
+    applied: bool = False
+    is_connected: bool = True
+    component: int = 0
+
+
+def _solve(edges: Sequence[Link], count: int) -> list[_Solved]:
+    """Offsets over the graph: exact along the best tree, then corrected by least squares over all edges."""
+    tree, component = _tree(edges, count)
+    offset = [0] * count
+    variance = [0] * count
+    samples = [0] * count
+    for root in sorted(set(component)):
+        pending = [root]
+        seen = {root}
+        while pending:
+            at = pending.pop()
+            for link in tree[at]:
+                other, ahead = (
+                    (link.place, link.offset_ns) if link.other == at else (link.other, -link.offset_ns)
+                )
+                if other not in seen:
+                    seen.add(other)
+                    offset[other] = offset[at] + ahead
+                    variance[other] = variance[at] + link.spread_ns**2
+                    samples[other] = link.samples
+                    pending.append(other)
+    for host, correction in enumerate(_corrections(edges, offset, component)):
+        offset[host] += correction
+    solved: list[_Solved] = []
+    for host in range(count):
+        root = component[host]
+        if host == root:
+            solved.append(_Solved(is_connected=root == 0, component=root))
+            continue
+        spread_ns = isqrt(variance[host])
+        applied = abs(offset[host]) > TIMES_SPREAD * spread_ns
+        solved.append(_Solved(offset[host], spread_ns, samples[host], applied, root == 0, root))
+    return solved
+
+
+def _tree(edges: Sequence[Link], count: int) -> tuple[dict[int, list[Link]], list[int]]:
+    """The spanning forest with the surest edges, and each host's component, named by its first host."""
+    component = list(range(count))
+    tree: dict[int, list[Link]] = defaultdict(list)
+    for link in sorted(edges, key=lambda e: (e.spread_ns / e.samples**0.5, -e.samples, e.place, e.other)):
+        one, other = component[link.place], component[link.other]
+        if one != other:
+            component = [min(one, other) if c in (one, other) else c for c in component]
+            tree[link.place].append(link)
+            tree[link.other].append(link)
+    return tree, component
+
+
+def _corrections(edges: Sequence[Link], offset: Sequence[int], component: Sequence[int]) -> list[int]:
+    """What least squares adds to the tree's offsets: zero where the edges agree."""
+    count = len(offset)
+    rest = [edge.offset_ns - (offset[edge.place] - offset[edge.other]) for edge in edges]
+    if not any(rest):
+        return [0] * count
+    laplacian, right = np.zeros((count, count)), np.zeros(count)
+    for edge, left in zip(edges, rest, strict=True):
+        weight = edge.samples / max(edge.spread_ns, _FINEST_NS) ** 2 * _FINEST_NS**2
+        for one, other, sign in ((edge.place, edge.other, 1), (edge.other, edge.place, -1)):
+            laplacian[one, one] += weight
+            laplacian[one, other] -= weight
+            right[one] += sign * weight * left
+    free = np.array([host for host in range(count) if component[host] != host], np.int64)
+    result = [0] * count
+    solution = np.linalg.solve(laplacian[np.ix_(free, free)], right[free])
+    for host, value in zip(free.tolist(), solution.tolist(), strict=True):
+        result[host] = round(value)
+    return result
+
+
+def _residuals(found: Differences, moved: Sequence[int], count: int) -> list[int | None]:
+    """The median disagreement of ends that is left at each host, by its differences to others or inside."""
+    shift = np.array(moved, np.int64)
+    left = np.abs(found.ns - (shift[found.place] - shift[found.other])) if len(found.ns) else found.ns
+    result: list[int | None] = [None] * count
+    for host in range(count):
+        mine = (found.place == host) & (found.other != host)
+        mine = mine if mine.any() else (found.place == host) & (found.other == host)
+        if mine.any():
+            result[host] = middle(left[mine])
+    return result

@@ -1,0 +1,360 @@
+"""Which collectives of different ranks are the same one (DESIGN section 4: Across ranks).
+
+An instance is matched by its group and `Seq` where all its ranks carry a `Seq` that agrees with operations,
+sizes and times, else by order within the group (`order.py`). A send/recv is matched with each of its peers.
+
+Everything works on *ends*: a collective of one rank has one, a send/recv one for each peer. Ends that share
+a key (the group, or the pair) on different members (rank and device) are candidates for one instance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sp_profiler.analysis.arrivals import SEND_RECV, Arrivals
+from sp_profiler.analysis.hosts import Potentials
+from sp_profiler.analysis.order import Line, align, estimate_shift, overlapping, same_clock_matches
+from sp_profiler.classify.tables import Group
+from sp_profiler.trace.tables import NONE, Bool, Int64
+
+ENDS_TOGETHER = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
+"""No rank can leave these before every rank has arrived, and all leave together."""
+_SIZES_DIFFER = frozenset({"all_to_all", "gather", "scatter"})  # between ranks, legally
+_ORDER_BY_OP = "?"  # key of collectives without a group: those of one operation are taken for one sequence
+
+
+@dataclass(frozen=True)
+class Key:
+    """What identifies a sequence of instances: a process group, or the two ends of send/recv."""
+
+    label: str | None  # the group's key
+    expected: tuple[int, ...]  # ranks that take part; empty when the trace does not tell
+    size: int | None
+    is_assumed: bool  # the trace names no group: all ranks that show the operation are assumed to take part
+    is_known: bool = True  # False: nobody knows who waits for whom (send/recv without peers)
+
+
+@dataclass(frozen=True)
+class Ends:
+    """All ends of a run; int64 columns."""
+
+    row: Int64  # row of the arrivals of all ranks, one after the other
+    member: Int64  # index of (rank, device)
+    key: Int64  # index into `keys`
+    op: Int64  # index into `ops`
+    token: Int64  # (op, size): what must agree between ranks; NONE for a size that may differ or is unknown
+    seq: Int64
+    start_ns: Int64
+    end_ns: Int64
+    together: Bool  # the operation ends together by construction
+    is_measured: Bool
+    ops: tuple[str, ...]
+    keys: tuple[Key, ...]
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+
+@dataclass(frozen=True)
+class Matched:
+    """`instance` of each end: equal numbers are one collective. NONE where nothing can be matched."""
+
+    instance: Int64
+    count: int
+    inconsistent: tuple[int, ...]  # keys whose Seq contradicts operations, sizes or times
+    by_order: tuple[int, ...]  # keys matched by order
+    ambiguous: tuple[int, ...]  # keys that stand for more ranks than the group has
+
+
+def members_of(arrivals: Sequence[Arrivals], ranks: Sequence[int | None]) -> list[tuple[int, int]]:
+    """(index of the result, device) of every device with communication, in order of ranks."""
+    order = sorted(range(len(arrivals)), key=lambda i: (ranks[i] is None, ranks[i] or 0, i))
+    return [(i, int(device)) for i in order for device in np.unique(arrivals[i].device)]
+
+
+def ends_of(
+    arrivals: Sequence[Arrivals], ranks: Sequence[int | None], members: Sequence[tuple[int, int]]
+) -> Ends:
+    """The ends of all ranks, sorted by (key, member, start); `row` counts through the ranks as given."""
+    table = _Keys(arrivals, ranks)
+    member_of = {pair: number for number, pair in enumerate(members)}
+    parts = [_ends_of_rank(i, one, ranks[i], member_of, table) for i, one in enumerate(arrivals)]
+    before = np.cumsum([0, *(len(one) for one in arrivals)])
+    for part, first in zip(parts, before.tolist(), strict=False):
+        part["row"] = part["row"] + first
+    columns: dict[str, Any] = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    ops = table.ops
+    together = np.array([op in ENDS_TOGETHER for op in ops], np.bool_)
+    differs = np.array([op in _SIZES_DIFFER for op in ops], np.bool_)
+    op, size = columns["op"], columns.pop("bytes")
+    sizes, code = np.unique(size, return_inverse=True)
+    token = np.where((size == NONE) | differs[op], NONE, op * len(sizes) + code)
+    order = np.lexsort((columns["end_ns"], columns["start_ns"], columns["member"], columns["key"]))
+    columns = {name: column[order] for name, column in columns.items()}
+    return Ends(
+        **columns,
+        token=token[order],
+        together=together[columns["op"]],
+        ops=tuple(ops),
+        keys=tuple(table.keys),
+    )
+
+
+class _Keys:
+    """Numbers the operations and keys of a run."""
+
+    def __init__(self, arrivals: Sequence[Arrivals], ranks: Sequence[int | None]) -> None:
+        self.ops: list[str] = []
+        self.keys: list[Key] = []
+        self._ops: dict[str, int] = {}
+        self._keys: dict[tuple[object, ...], int] = {}
+        self._names = _one_name_per_group(arrivals, ranks)
+
+    def op(self, name: str) -> int:
+        if name not in self._ops:
+            self._ops[name] = len(self.ops)
+            self.ops.append(name)
+        return self._ops[name]
+
+    def of(self, group: Group | None, op: str, pair: tuple[int, int] | None) -> int:
+        name = None if group is None else self._names.get((group.description, group.ranks), group.key)
+        kind = _ORDER_BY_OP + op if group is None else "p2p" if op == SEND_RECV else ""
+        identity = (name, kind, pair)
+        if identity not in self._keys:
+            self._keys[identity] = len(self.keys)
+            self.keys.append(self._key(group, op, pair))
+        return self._keys[identity]
+
+    def _key(self, group: Group | None, op: str, pair: tuple[int, int] | None) -> Key:
+        label = None if group is None else group.key
+        if pair is not None:
+            return Key(label, pair, 2, False)
+        alone = op != SEND_RECV
+        if group is None:
+            return Key(None, (), None, True, alone)
+        return Key(label, group.ranks, group.size or len(group.ranks) or None, False, alone)
+
+
+def _one_name_per_group(
+    arrivals: Sequence[Arrivals], ranks: Sequence[int | None]
+) -> dict[tuple[str, tuple[int, ...]], str]:
+    """Names of groups that are described differently by their ranks: the same ranks, no rank in both."""
+    users: dict[tuple[int, ...], dict[Group, set[int | None]]] = {}
+    for one, rank in zip(arrivals, ranks, strict=True):
+        for group in one.groups:
+            if group.ranks:
+                users.setdefault(group.ranks, {}).setdefault(group, set()).add(rank)
+    names: dict[tuple[str, tuple[int, ...]], str] = {}
+    for members, by_group in users.items():
+        described = {group.description: group.key for group in by_group}
+        seen = [rank for used in by_group.values() for rank in used]
+        if len(described) > 1 and len(seen) == len(set(seen)):
+            described = dict.fromkeys(described, next(iter(described.values())))
+        names |= {(description, members): key for description, key in described.items()}
+    return names
+
+
+def _ends_of_rank(
+    index: int,
+    one: Arrivals,
+    rank: int | None,
+    member_of: dict[tuple[int, int], int],
+    table: _Keys,
+) -> dict[str, Any]:
+    """Columns of the ends of one rank; `row` counts within the rank."""
+    ops = np.array([table.op(name) for name in one.ops], np.int64)
+    rows = np.arange(len(one), dtype=np.int64)
+    alone = np.ones(len(one), np.bool_)
+    alone[one.peer_row] = False
+    key = np.full(len(one), NONE, np.int64)
+    combined = one.group * max(len(one.ops), 1) + one.op
+    for code in np.unique(combined[alone]).tolist():
+        group, op = divmod(code, max(len(one.ops), 1))
+        named = one.groups[group] if group >= 0 else None
+        key[alone & (combined == code)] = table.of(named, one.ops[op], None)
+    pair_key = np.full(len(one.peer), NONE, np.int64)
+    for group, peer in set(zip(one.group[one.peer_row].tolist(), one.peer.tolist(), strict=True)):
+        pair = (min(peer, rank or 0), max(peer, rank or 0))
+        chosen = (one.group[one.peer_row] == group) & (one.peer == peer)
+        pair_key[chosen] = table.of(one.groups[group] if group >= 0 else None, SEND_RECV, pair)
+    row = np.concatenate([rows[alone], one.peer_row])
+    devices = np.array([member_of.get((index, int(d)), NONE) for d in np.unique(one.device)], np.int64)
+    member = devices[np.searchsorted(np.unique(one.device), one.device)] if len(one) else rows
+    return {
+        "row": row,
+        "member": member[row],
+        "key": np.concatenate([key[alone], pair_key]),
+        "op": ops[one.op[row]] if len(ops) else row,
+        "bytes": one.bytes[row],
+        "seq": one.seq[row],
+        "start_ns": one.start_ns[row],
+        "end_ns": one.end_ns[row],
+        "is_measured": one.is_measured[row],
+    }
+
+
+def match(ends: Ends, member_rank: Sequence[int | None], potentials: Potentials) -> Matched:
+    """Number the instances. `potentials` gathers what is learnt of the clocks on the way."""
+    instance = np.full(len(ends), NONE, np.int64)
+    count = 0
+    inconsistent: list[int] = []
+    ambiguous: list[int] = []
+    rest: list[tuple[int, Int64]] = []
+    for key, span in _slices(ends.key):
+        if _too_many(ends, key, span, member_rank):
+            ambiguous.append(key)
+            continue
+        if not ends.keys[key].is_known:
+            continue
+        left = np.ones(span.stop - span.start, np.bool_)
+        if _has_seq(ends, span):
+            numbers = _by_seq(ends, span)
+            if numbers is not None and _times_agree(ends, span, numbers, potentials):
+                left = numbers < 0  # what carries no Seq beside collectives that do is a sequence of its own
+                instance[span] = np.where(left, NONE, numbers + count)
+                count += int(numbers.max()) + 1
+            else:
+                inconsistent.append(key)
+        if left.any():
+            rest.append((key, np.arange(span.start, span.stop)[left]))
+    potentials.learn_from(instance, ends)
+    for _, chosen in sorted(rest, key=lambda one: -len(one[1])):
+        numbers = _by_order(ends, chosen, potentials)
+        instance[chosen] = numbers + count
+        count += int(numbers.max()) + 1
+    ordered = tuple(key for key, _ in rest)
+    return Matched(instance, count, tuple(inconsistent), ordered, tuple(ambiguous))
+
+
+def _slices(key: Int64) -> list[tuple[int, slice]]:
+    """Where each key's ends lie in the sorted table."""
+    if not len(key):
+        return []
+    starts = np.flatnonzero(np.r_[True, np.diff(key) != 0])
+    stops = np.r_[starts[1:], len(key)]
+    return [(int(key[a]), slice(int(a), int(b))) for a, b in zip(starts, stops, strict=True)]
+
+
+def _too_many(ends: Ends, key: int, span: slice, member_rank: Sequence[int | None]) -> bool:
+    """Whether more ranks use a key without a rank list than its group has: several groups share it."""
+    one = ends.keys[key]
+    if one.expected or one.size is None:
+        return False
+    return len({member_rank[member] for member in np.unique(ends.member[span]).tolist()}) > one.size
+
+
+def _has_seq(ends: Ends, span: slice) -> bool:
+    """Whether every member of the key carries `Seq`."""
+    seq, member = ends.seq[span], ends.member[span]
+    return len(np.unique(member[seq >= 0])) == len(np.unique(member))
+
+
+def _by_seq(ends: Ends, span: slice) -> Int64 | None:
+    """Numbers by `Seq`, NONE for ends without one; None when operations, sizes or counts contradict it."""
+    seq, member = ends.seq[span], ends.member[span]
+    rows = np.flatnonzero(seq >= 0)
+    order = rows[np.lexsort((rows, member[rows], seq[rows]))]
+    s, m = seq[order], member[order]
+    is_new = np.r_[True, (np.diff(s) != 0) | (np.diff(m) != 0)]
+    first = np.maximum.accumulate(np.where(is_new, np.arange(len(order)), 0))
+    ordinal = np.arange(len(order)) - first  # several kernels may share a number (coalesced operations)
+    again = np.lexsort((m, ordinal, s))
+    s, o, order = s[again], ordinal[again], order[again]
+    starts = np.flatnonzero(np.r_[True, (np.diff(s) != 0) | (np.diff(o) != 0)])
+    number = np.cumsum(np.bincount(starts, minlength=len(order)))[: len(order)] - 1
+    if not _agree(ends, span, order, starts) or not _same_multiplicity(s, o, starts, len(order)):
+        return None
+    numbers = np.full(span.stop - span.start, NONE, np.int64)
+    numbers[order] = number
+    return numbers
+
+
+def _agree(ends: Ends, span: slice, order: Int64, starts: Int64) -> bool:
+    """Whether operation and size are the same on all members of each instance."""
+    op, token = ends.op[span][order], ends.token[span][order]
+    if (np.maximum.reduceat(op, starts) != np.minimum.reduceat(op, starts)).any():
+        return False
+    least = np.minimum.reduceat(np.where(token == NONE, np.iinfo(np.int64).max, token), starts)
+    most = np.maximum.reduceat(token, starts)
+    return not ((most != NONE) & (most != least)).any()
+
+
+def _same_multiplicity(s: Int64, ordinal: Int64, starts: Int64, count: int) -> bool:
+    """Whether a number that repeats does so on every member that has it."""
+    size = np.diff(np.r_[starts, count])
+    first = ordinal[starts] == 0
+    repeated = np.flatnonzero(~first)
+    return bool((size[repeated] == size[repeated - 1]).all())
+
+
+def _times_agree(ends: Ends, span: slice, numbers: Int64, potentials: Potentials) -> bool:
+    """Whether instances matched by `Seq` can be what they claim: no rank leaves before the last arrives.
+
+    Between clocks that are not known to be one, a constant is allowed; unless order alone matches more of
+    them with no clock offset at all, which a counter that is off by one does and an offset cannot.
+    """
+    member = ends.member[span]
+    order = np.lexsort((member, numbers))
+    order = order[numbers[order] >= 0]
+    lines = {int(m): order[member[order] == m] for m in np.unique(member[order])}
+    reference = max(lines, key=lambda m: len(lines[m]))
+    base = lines[reference]
+    for other, rows in lines.items():
+        if other == reference:
+            continue
+        _, at, to = np.intersect1d(numbers[base], numbers[rows], return_indices=True)
+        if not len(at):
+            continue
+        one, two = _line(ends, span.start + base[at]), _line(ends, span.start + rows[to])
+        together = one.together
+        if not together.any():
+            continue
+        difference = (two.end_ns - one.end_ns)[together]
+        known = potentials.between(other, reference)
+        shift = int(np.median(difference)) if known is None else known
+        if np.mean(overlapping(one, two, shift)[together]) < 0.5:
+            return False
+        if known is None and abs(shift) >= potentials.same_clock_ns:
+            whole = _line(ends, span.start + np.sort(base)), _line(ends, span.start + np.sort(rows))
+            if same_clock_matches(*whole, potentials.same_clock_ns) > len(at):
+                return False
+    return True
+
+
+def _line(ends: Ends, rows: Int64) -> Line:
+    return Line(ends.start_ns[rows], ends.end_ns[rows], ends.op[rows], ends.token[rows], ends.together[rows])
+
+
+def _by_order(ends: Ends, chosen: Int64, potentials: Potentials) -> Int64:
+    """Numbers by order: each member's line is aligned with the master line, and adds what it alone has."""
+    member = ends.member[chosen]
+    by_size = sorted(np.unique(member).tolist(), key=lambda m: (-int((member == m).sum()), m))
+    first = by_size[0]
+    numbers = np.full(len(chosen), NONE, np.int64)
+    master = _line(ends, chosen[member == first])
+    of_master = np.arange(len(master), dtype=np.int64)
+    numbers[member == first] = of_master
+    count = len(master)
+    for other in by_size[1:]:
+        rows = np.flatnonzero(member == other)
+        line = _line(ends, chosen[rows])
+        shift = potentials.between(other, first)
+        if shift is None:
+            shift = estimate_shift(master, line, potentials.same_clock_ns)
+            if line.together.any():
+                potentials.join(other, first, shift)
+        line = line.moved(-shift)
+        at = align(master, line)
+        numbers[rows] = np.where(at >= 0, of_master[at], NONE)
+        new = np.flatnonzero(at < 0)
+        numbers[rows[new]] = np.arange(count, count + len(new))
+        of_master = np.r_[of_master, numbers[rows[new]]]
+        count += len(new)
+        master = master.with_rows(line.take(new))
+        order = np.lexsort((master.end_ns, master.start_ns))
+        master, of_master = master.take(order), of_master[order]
+    return numbers
