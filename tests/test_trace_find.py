@@ -137,3 +137,12 @@ def test_the_corpus_is_one_run_per_folder(shared: Path) -> None:
     assert len(sizes) == 9
     assert sizes["dlrm_v100_8ranks"] == 8
     assert sizes["alltoall_2_of_128"] == 2
+
+
+def test_a_folder_named_twice_is_one_run(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "rank-0.pt.trace.json").write_text("{}")
+    (tmp_path / "link").symlink_to(tmp_path / "c")
+    named = [str(tmp_path / name) for name in ("b", ".", "a", "link", "b/")]
+    assert [run.name for run in find_runs(named)] == ["b", "a", "c"]

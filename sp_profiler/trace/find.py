@@ -42,7 +42,10 @@ def find_runs(paths: Sequence[str]) -> list[RunFiles]:
             runs.extend(_runs_below(path))
         else:
             files.append(path)
-    return [*_runs_of_files(_distinct(files), ignored), *runs]
+    once: dict[frozenset[str], RunFiles] = {}  # a folder named twice, or also by one above it, is one run
+    for run in (*_runs_of_files(_distinct(files), ignored), *runs):
+        once.setdefault(frozenset(map(os.path.realpath, run.files)), run)
+    return list(once.values())
 
 
 def _runs_of_files(files: list[str], ignored: Sequence[LedgerEntry]) -> list[RunFiles]:
