@@ -143,6 +143,41 @@ def test_force_replaces_the_run_and_nothing_else(tmp_path: Path) -> None:
     }
 
 
+def test_two_runs_of_one_name_at_once_both_stay(tmp_path: Path) -> None:
+    with PendingFolder(tmp_path / "run") as one:
+        one.path = one.path.rename(tmp_path / ".run.1.partial")  # in life the other is another process
+        with PendingFolder(tmp_path / "run") as other:
+            (one.path / "run.json").write_text("one")
+            (other.path / "run.json").write_text("other")
+            assert one.publish() == tmp_path / "run"
+            assert other.publish() == tmp_path / "run-2"
+    assert (tmp_path / "run" / "run.json").read_text() == "one"
+    assert (tmp_path / "run-2" / "run.json").read_text() == "other"
+    assert names(tmp_path) == ["run", "run-2"]
+
+
+def test_a_folder_that_is_there_is_filled_from_within(tmp_path: Path) -> None:
+    """It may be a mount: nothing can be renamed into it from outside."""
+    with PendingFolder(tmp_path) as pending:
+        assert pending.path.parent == tmp_path
+        (pending.path / "run.json").write_text("{}")
+        (pending.path / ".rank-00000.pt.trace.json.gz.7.gz.tmp").write_text("half")
+        assert pending.publish() == tmp_path
+    assert names(tmp_path) == ["run.json"]
+
+
+def test_what_came_into_an_empty_folder_meanwhile_stays(tmp_path: Path) -> None:
+    target = tmp_path / "run"
+    target.mkdir()
+    with PendingFolder(target) as pending:
+        (pending.path / "run.json").write_text("ours")
+        (target / "run.json").write_text("theirs")
+        assert pending.publish() == tmp_path / "run-2"
+    assert names(target) == ["run.json"]
+    assert (target / "run.json").read_text() == "theirs"
+    assert (tmp_path / "run-2" / "run.json").read_text() == "ours"
+
+
 def test_unused_counts_up(tmp_path: Path) -> None:
     assert unused(tmp_path / "a") == tmp_path / "a"
     (tmp_path / "a").mkdir()
@@ -245,6 +280,87 @@ def test_a_command_without_a_trace_keeps_its_exit_code(tmp_path: Path, code: int
     assert "the command left no trace" in done.stderr
     assert "sp_profiler.capture()" in done.stderr
     assert list((tmp_path / "sp-profile-runs").iterdir()) == []
+
+
+RECORDER = """
+import os, sys, time
+from pathlib import Path
+from sp_profiler.record.progress import report
+from sp_profiler.trace.write import TraceWriter
+out = Path(os.environ["SP_PROFILE_OUT"])
+for part in {parts!r}:
+    (out / part).mkdir(exist_ok=True)
+    writer = TraceWriter(rank=0, world_size=1)
+    writer.kernel("sm90_xmma_gemm_bf16", 0, 100, stream=7).collective("all_reduce", 50, 100, stream=20)
+    writer.write(out / part / "rank-00000.pt.trace.json.gz")
+report("steps", steps=1)
+print("words of the script", flush=True)
+time.sleep({sleep_s})
+sys.exit(7)
+"""
+
+
+def recorder(parts: list[str], sleep_s: float = 0) -> list[str]:
+    """A command that leaves traces as `capture` does, without torch."""
+    return [sys.executable, "-c", RECORDER.format(parts=parts, sleep_s=sleep_s)]
+
+
+def test_with_json_stdout_holds_the_report_alone(tmp_path: Path) -> None:
+    done = sp_profile("run", "--json", "--out", "out", "--", *recorder([""]), cwd=tmp_path)
+    assert done.returncode == 7
+    assert json.loads(done.stdout) == load(tmp_path / "out" / "report.json")
+    assert "words of the script" in done.stderr
+
+
+def test_every_capture_of_a_command_gets_its_report(tmp_path: Path) -> None:
+    parts = ["", "capture-2", "capture-10"]
+    done = sp_profile("run", "--out", "out", "--", *recorder(parts), cwd=tmp_path)
+    assert done.returncode == 7
+    assert done.stderr.splitlines() == ["further report: out/capture-2", "further report: out/capture-10"]
+    for part in parts:
+        folder = tmp_path / "out" / part
+        assert {"run.json", "rank-00000.pt.trace.json.gz", "report.json", "report.html"} <= set(names(folder))
+        assert load(folder / "run.json")["command"][:3] == ["sp-profile", "run", "--"]
+        assert load(folder / "report.json")["totals"]["exposed_ns"] == 50_000
+
+
+def test_a_second_capture_counts_when_the_first_recorded_nothing(tmp_path: Path) -> None:
+    done = sp_profile("run", "--out", "out", "--", *recorder(["capture-2"]), cwd=tmp_path)
+    assert done.returncode == 7
+    assert done.stderr == ""
+    assert "report: out/capture-2/report.html" in done.stdout
+
+
+def test_a_command_that_recorded_nothing_is_not_told_to_add_what_it_has(tmp_path: Path) -> None:
+    done = sp_profile("run", "--out", "out", "--", *recorder([]), cwd=tmp_path)
+    assert done.returncode == 7
+    assert "left no trace: it ended before" in done.stderr
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("how", ["interrupt", "timeout"])
+def test_what_a_command_recorded_before_its_end_was_called_for_is_kept(tmp_path: Path, how: str) -> None:
+    limit = ["--timeout", "1"] if how == "timeout" else []
+    command = [sys.executable, "-m", "sp_profiler", "run", "--out", "out", *limit, "--", *recorder([""], 600)]
+    process = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "words of the script\n"
+    if how == "interrupt":
+        os.killpg(process.pid, signal.SIGINT)  # as the terminal does
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == (130 if how == "interrupt" else 4), err
+    assert out == ""
+    assert "what was recorded is in out: sp-profile analyze out" in err
+    assert names(tmp_path) == ["out"]
+    assert names(tmp_path / "out") == ["rank-00000.pt.trace.json.gz", "run.json"]
+    assert main(["analyze", str(tmp_path / "out")]) == 0
 
 
 def test_a_report_that_fails_only_warns(tmp_path: Path) -> None:

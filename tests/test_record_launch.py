@@ -195,7 +195,9 @@ def test_the_launchers_own_sigterm_blames_nobody() -> None:
 def test_a_launcher_that_fails_before_the_ranks_start() -> None:
     failure = first_failure({}, 2, "", 1)
     assert failure.rank is None
-    assert "before every rank had started" in failure.reason
+    assert failure.reason == "the launcher left with code 1 before every rank had started"
+    killed = first_failure({0: state(0, "steps", 9)}, 1, "", -9)
+    assert killed.reason == "the launcher was killed by SIGKILL (out of memory?)"
 
 
 def test_several_ranks_that_hang_outside_collectives_are_all_named() -> None:
@@ -216,6 +218,16 @@ def test_the_end_of_a_log_leaves_out_the_profilers_own_lines(tmp_path: Path) -> 
     assert log_end(log) == "first\nlast"
     assert log_end(log, lines=1) == "last"
     assert log_end(tmp_path / "none") == ""
+
+
+def test_of_a_crash_the_innermost_frames_are_shown(tmp_path: Path) -> None:
+    frames = [f'  File "/x/train.py", line {line} in f' for line in range(40)]
+    log = tmp_path / "log"
+    log.write_text("\n".join(["start", "Fatal Python error: Segmentation fault", "Current thread", *frames]))
+    shown = log_end(log).splitlines()
+    assert shown[0] == "Fatal Python error: Segmentation fault"
+    assert frames[0] in shown
+    assert frames[-1] not in shown
 
 
 def test_the_last_stack_dump_counts(tmp_path: Path) -> None:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sp_profiler.cli.options import add_format
+from sp_profiler.cli.options import add_format, complete_with
 from sp_profiler.errors import EXIT_OK, SpProfilerError, UsageError, WorkloadError
 
 if TYPE_CHECKING:
+    from sp_profiler.cli.live import Live
     from sp_profiler.ledger import LedgerEntry
+    from sp_profiler.record.progress import Progress
     from sp_profiler.record.runfolder import PendingFolder
     from sp_profiler.report.model import Report
     from sp_profiler.trace.tables import TraceSet
@@ -39,17 +41,19 @@ SIZES = {
 SCHEDULE_OPTIONS = ("comm", "save", "projections", "norm")
 
 DEFAULT_TIMEOUT_S = 300.0
+TRACES = "rank-*.pt.trace.json.gz"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `run`; what follows `--` reaches `run` as `args.rest`."""
     parser.usage = "sp-profile run {ddp,tp,sp,demo} [options]\n       sp-profile run [options] -- COMMAND ..."
-    parser.add_argument(
+    workload = parser.add_argument(
         "workload",
         nargs="?",
         metavar="WORKLOAD",
         help="ddp, tp, sp; or demo: tensor and sequence parallelism, each without and with overlap",
     )
+    complete_with(workload, WORKLOADS)
     parser.add_argument("--ranks", type=int, metavar="N", help="processes, 1 to 8 (2)")
     sizes = parser.add_argument_group("model")
     for flag, text in SIZES.items():
@@ -77,7 +81,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     output.add_argument("--out", metavar="DIR", help="folder of the run (a new one in ./sp-profile-runs)")
     output.add_argument("--force", action="store_true", help="write into --out although it is not empty")
     add_format(output, "more files beside report.json and report.html")
-    output.add_argument("--json", action="store_true", help="print the report as JSON")
+    output.add_argument(
+        "--json", action="store_true", help="print the report as JSON; a COMMAND then prints to stderr"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -248,28 +254,67 @@ def shown(path: Path) -> str:
 def _run_command(args: argparse.Namespace) -> int:
     """Run the user's command; its exit code is ours, whatever becomes of the report."""
     from sp_profiler.cli.live import Live
+    from sp_profiler.record import progress
     from sp_profiler.record.launch import run_command
 
     scripts = [Path(part).stem for part in args.rest if part.endswith(".py")]
     label = (scripts or [Path(args.rest[0]).name])[0]
     with folder_for(args, label) as pending, Live(bar=False) as live:
         env = _command_environment(args, pending)
-        code = run_command(args.rest, env=env, timeout_s=args.timeout, on_progress=lambda states: None)
-        if not any(pending.path.glob("rank-*.pt.trace.json.gz")):
-            live.say(
-                "the command left no trace: put `with sp_profiler.capture() as prof:` around its training "
-                "loop and call `prof.step()` after each step"
+        try:
+            code = run_command(
+                args.rest,
+                env=env,
+                timeout_s=args.timeout,
+                on_progress=lambda states: None,
+                quiet_stdout=args.json,
             )
+        except BaseException:  # Ctrl-C or --timeout: what was recorded by then may have cost hours
+            _keep_traces(pending, args, live)
+            raise
+        captures = _captures(pending, args)
+        if not captures:
+            live.say(_why_no_trace(progress.read(Path(env[progress.FOLDER_VARIABLE]))))
             return code
         try:
-            report = _report_on_command(pending, args, live)
-        finally:  # also when Ctrl-C ends the analysis: the traces are whole and may have cost hours
+            reports = [_report_on_command(pending, part, args, live) for part in captures]
+        finally:  # also when Ctrl-C ends the analysis
             folder = pending.publish()
-    if report is None:
-        print(f"traces: {shown(folder)}", file=sys.stderr)
+    for part, report in zip(captures[1:], reports[1:], strict=True):
+        print(f"further {'traces' if report is None else 'report'}: {shown(folder / part)}", file=sys.stderr)
+    if reports[0] is None:
+        print(f"traces: {shown(folder / captures[0])}", file=sys.stderr)
         return code
-    show(report, folder, args.json)
+    show(reports[0], folder / captures[0], args.json)
     return code
+
+
+def _captures(pending: PendingFolder, args: argparse.Namespace) -> list[str]:
+    """The subfolders with traces ("" is the folder itself), first capture first; all know the command."""
+    from sp_profiler.record import runfile
+    from sp_profiler.record.location import capture_folders
+
+    parts = [part for part in capture_folders(pending.path) if any((pending.path / part).glob(TRACES))]
+    command = ["sp-profile", "run", "--", *args.rest]
+    for part in parts:
+        runfile.update(pending.path / part, lambda content: {**content, "command": command})
+    return parts
+
+
+def _keep_traces(pending: PendingFolder, args: argparse.Namespace, live: Live) -> None:
+    """Publish what an interrupted command recorded, if it recorded anything."""
+    if _captures(pending, args):
+        folder = shown(pending.publish())
+        live.say(f"what was recorded is in {folder}: sp-profile analyze {folder} reports on it")
+
+
+def _why_no_trace(states: Mapping[int, Progress]) -> str:
+    if states:
+        return "the command left no trace: it ended before sp_profiler.capture() had recorded a step"
+    return (
+        "the command left no trace: put `with sp_profiler.capture() as prof:` around its training "
+        "loop and call `prof.step()` after each step"
+    )
 
 
 def _command_environment(args: argparse.Namespace, pending: PendingFolder) -> dict[str, str]:
@@ -285,14 +330,12 @@ def _command_environment(args: argparse.Namespace, pending: PendingFolder) -> di
     return env
 
 
-def _report_on_command(pending: PendingFolder, args: argparse.Namespace, live: Any) -> Report | None:
+def _report_on_command(
+    pending: PendingFolder, part: str, args: argparse.Namespace, live: Live
+) -> Report | None:
     """The report of a command's traces; None, after a warning, when it cannot be made."""
-    from sp_profiler.record import runfile
-
-    command = ["sp-profile", "run", "--", *args.rest]
-    runfile.update(pending.path, lambda content: {**content, "command": command})
     try:
-        return write_report(pending, args.formats)
+        return write_report(pending, args.formats, part=part)
     except SpProfilerError as error:
         live.say(f"no report could be made: {error}")
     except Exception as error:  # noqa: BLE001 - a defect of ours must not hide the traces or the exit code

@@ -21,6 +21,7 @@ _PEER_GONE = re.compile(
     r"|NCCL communicator was aborted|DistNetworkError|recvVector|Read timeout",
     re.IGNORECASE,
 )
+_CRASH = "Fatal Python error: "
 _FRAME = re.compile(r'^  File "(?P<file>[^"]+)", line (?P<line>\d+) in (?P<function>.+)$')
 
 
@@ -45,18 +46,20 @@ def log_end(path: Path, lines: int = LOG_END_LINES) -> str:
         file.seek(max(path.stat().st_size - 65536, 0))
         text = file.read().decode(errors="replace")
     kept = [line for line in text.splitlines() if not _NOISE.search(line)]
-    return "\n".join(kept[-lines:])
+    crash = next((at for at, line in enumerate(kept) if line.startswith(_CRASH)), None)
+    # what a crash dumps begins with the innermost frame
+    return "\n".join(kept[-lines:] if crash is None else kept[crash : crash + lines])
 
 
-def _exit_words(code: int) -> str:
+def _exit_words(code: int, who: str = "it") -> str:
     if code >= 0:
-        return f"it left with code {code}"
+        return f"{who} left with code {code}"
     try:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
     hint = " (out of memory?)" if -code == signal.SIGKILL else ""
-    return f"it was killed by {name}{hint}"
+    return f"{who} was killed by {name}{hint}"
 
 
 def first_failure(states: dict[int, Progress], ranks: int, launcher_log: str, code: int) -> Failure:
@@ -81,8 +84,8 @@ def first_failure(states: dict[int, Progress], ranks: int, launcher_log: str, co
     if failed:
         return Failure(failed[0].rank, failed[0].error or "it failed")
     if len(states) < ranks:
-        return Failure(None, f"the launcher left with code {code} before every rank had started")
-    return Failure(None, f"the launcher left with code {code}")
+        return Failure(None, f"{_exit_words(code, 'the launcher')} before every rank had started")
+    return Failure(None, _exit_words(code, "the launcher"))
 
 
 @dataclass(frozen=True)

@@ -105,8 +105,9 @@ def _watch(job: Job, tree: Tree, progress_dir: Path, on_progress: OnProgress) ->
         now = (states, [log.stat().st_size if log.exists() else 0 for log in logs])
         if now != seen:
             seen, moved_at = now, time.monotonic()
-        elif time.monotonic() - moved_at > max(job.timeout_s, 0 if _all_training(job, states) else START_S):
-            raise _hang(job, tree, states)
+        limit_s = max(job.timeout_s, 0 if _all_training(job, states) else START_S)
+        if time.monotonic() - moved_at > limit_s:
+            raise _hang(job, tree, states, limit_s)
         time.sleep(POLL_S)
     on_progress(progress.read(progress_dir))
 
@@ -128,11 +129,11 @@ def _death(job: Job, states: dict[int, Progress], launcher_log: Path, code: int)
     return _with_log(sentence, log_path(job.log_dir, failure.rank), f"the log of rank {failure.rank}")
 
 
-def _hang(job: Job, tree: Tree, states: dict[int, Progress]) -> WorkloadError:
+def _hang(job: Job, tree: Tree, states: dict[int, Progress], waited_s: float) -> WorkloadError:
     """Ask the ranks where they are, then put those with the fewest steps into words."""
     waiting = [rank for rank in range(job.ranks) if rank not in states or not states[rank].ended]
     if not waiting:  # all said they were done, and yet some process stays
-        return WorkloadError(f"the ranks finished but did not exit within {job.timeout_s:g} s")
+        return WorkloadError(f"the ranks finished but did not exit within {waited_s:g} s")
     alive = tree.alive()
     for rank in waiting:
         if rank in states and states[rank].pid in alive:
@@ -142,16 +143,23 @@ def _hang(job: Job, tree: Tree, states: dict[int, Progress]) -> WorkloadError:
     behind = [rank for rank in waiting if rank not in states or states[rank].steps == fewest]
     first, clause = describe_hang({rank: where_it_hangs(log_path(job.log_dir, rank)) for rank in behind})
     sentence = (
-        f"no rank made progress for {job.timeout_s:g} s after {fewest} finished steps: {clause} "
+        f"no rank made progress for {waited_s:g} s after {fewest} finished steps: {clause} "
         "(--timeout gives more time)"
     )
     return _with_log(sentence, log_path(job.log_dir, first), f"the log of rank {first}")
 
 
 def run_command(
-    command: Sequence[str], *, env: Mapping[str, str], timeout_s: float | None, on_progress: OnProgress
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    timeout_s: float | None,
+    on_progress: OnProgress,
+    quiet_stdout: bool = False,
 ) -> int:
     """Run the user's own command with our terminal; returns its exit code (128 + n for signal n).
+
+    `quiet_stdout` sends what it prints to stderr, so that stdout holds nothing but our own result.
 
     `env` must hold SP_PROFILE_PROGRESS. With `timeout_s` the command is ended, WorkloadError, when no
     rank finishes a step or writes its trace for that long. Raises UsageError when there is no such
@@ -160,7 +168,8 @@ def run_command(
     progress_dir = Path(env[progress.FOLDER_VARIABLE])
     with interruptible():
         try:
-            tree = Tree(list(command), env=dict(env), new_session=False)
+            output = sys.stderr if quiet_stdout else None
+            tree = Tree(list(command), env=dict(env), output=output, new_session=False)
         except OSError as error:
             raise UsageError(f"cannot start '{command[0]}': {error.strerror}") from None
         with tree:

@@ -16,6 +16,8 @@ from sp_profiler.record.export import trace_name
 RUNS_FOLDER = "sp-profile-runs"
 OUT_VARIABLE = "SP_PROFILE_OUT"
 
+_LATER = "capture-"
+
 _captures_per_folder: Counter[Path] = Counter()
 """How often this process chose a folder: the n-th capture of a process is the n-th of every rank."""
 
@@ -37,10 +39,16 @@ def choose_folder(out: str | os.PathLike[str] | None, rank: int) -> Path:
     base = Path(given).absolute() if given else Path.cwd() / RUNS_FOLDER / _shared_name()
     _captures_per_folder[base] += 1
     count = _captures_per_folder[base]
-    folder = base if count == 1 else base / f"capture-{count}"
+    folder = base if count == 1 else base / f"{_LATER}{count}"
     if (folder / trace_name(rank)).exists():
         raise UsageError(f"capture: {folder} already holds a trace of rank {rank}, choose another folder")
     return folder
+
+
+def capture_folders(base: Path) -> list[str]:
+    """The subfolders of `base` that hold captures, in order; the first is `base` itself, "" here."""
+    numbers = [path.name.removeprefix(_LATER) for path in base.glob(f"{_LATER}*") if path.is_dir()]
+    return ["", *(f"{_LATER}{number}" for number in sorted(int(n) for n in numbers if n.isdecimal()))]
 
 
 def _shared_name() -> str:

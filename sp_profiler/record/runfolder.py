@@ -1,7 +1,8 @@
-"""A run's folder appears when it is complete: until then everything lies in a hidden sibling."""
+"""A run's folder appears when it is complete: until then everything lies in a hidden folder beside it."""
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -15,7 +16,9 @@ LOGS = "logs"
 class PendingFolder:
     """A folder in the making.
 
-    `path` is the hidden sibling to write into, `logs` a subfolder for what matters only on failure.
+    `path` is the hidden folder to write into: a sibling of the target, or inside a target that is there
+    already (it may be a mount, or lie where nothing else can be written). `logs` is a subfolder for what
+    matters only on failure.
     End with `publish`, `keep_logs` or `discard`; used as a context manager, leaving without one of
     them discards.
     """
@@ -27,12 +30,14 @@ class PendingFolder:
             raise UsageError(f"{target} exists and is not empty: choose another --out or add --force")
         if self.target.exists() and not self.target.is_dir():
             raise UsageError(f"{target} exists and is not a folder: choose another --out")
-        self.path = temporary_beside(self.target, "partial")
+        self._force = force
+        there = self.target.is_dir()
+        self.path = temporary_beside(self.target / "run" if there else self.target, "partial")
         self.logs = self.path / LOGS
         try:
             self.logs.mkdir(parents=True)
         except OSError as error:
-            raise UsageError(f"cannot write to {self.target.parent}: {error.strerror}") from None
+            raise UsageError(f"cannot write to {self.path.parent}: {error.strerror}") from None
 
     def __enter__(self) -> PendingFolder:
         return self
@@ -41,22 +46,34 @@ class PendingFolder:
         self.discard()
 
     def discard(self) -> None:
-        """Remove the hidden sibling, if it is still there."""
+        """Remove the hidden folder, if it is still there."""
         shutil.rmtree(self.path, ignore_errors=True)
 
     def publish(self) -> Path:
         """Give the folder its name; returns it.
 
         Where the folder exists already (empty, or `force`), the files move in one by one; old traces
-        go first, so that no trace of the run before stays beside the new ones.
+        go first, so that no trace of the run before stays beside the new ones. Without `force`, what
+        another run put there meanwhile stays, and the folder gets the next free name (`-2`, `-3`, ...).
         """
         shutil.rmtree(self.logs, ignore_errors=True)
-        if not self.target.exists():
-            os.rename(self.path, self.target)
+        for unfinished in self.path.rglob(".*.tmp"):  # of a rank that was killed while it wrote
+            unfinished.unlink()
+        inside = self.path.parent == self.target
+        others = inside and any(entry != self.path for entry in self.target.iterdir())
+        if (inside and not others) or (self._force and self.target.is_dir()):
+            _merge(self.path, self.target)
+            self.discard()
             return self.target
-        _merge(self.path, self.target)
-        self.discard()
-        return self.target
+        while True:
+            try:
+                os.rename(self.path, self.target)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.EINVAL, errno.ENOTDIR):
+                    raise
+                self.target = unused(self.target)
+            else:
+                return self.target
 
     def keep_logs(self) -> Path | None:
         """Move the logs of a failed run to `<name>.failed`, discard the rest; returns where they are."""
@@ -65,7 +82,11 @@ class PendingFolder:
             self.discard()
             return None
         kept = unused(self.target.with_name(self.target.name + ".failed"))
-        kept.mkdir()
+        try:
+            kept.mkdir()
+        except OSError:  # the end of the log that matters is in the error itself
+            self.discard()
+            return None
         for path in logs:
             os.replace(path, kept / path.name)
         self.discard()
