@@ -369,3 +369,40 @@ def test_folders_of_any_name_are_reported_on_and_linked(trace: Path, tmp_path: P
 def test_a_missing_file_of_a_hostile_name_does_not_act_on_the_terminal(tmp_path: Path) -> None:
     refused(cli("analyze", tmp_path / "a\x1b[2Jb\nc"), 3, "a\\x1b[2Jb\\nc")
     refused(cli("validate", "x", "--a\x1b[2Jb\nc"), 2, "a\\x1b[2Jb\\nc")
+
+
+def test_a_current_folder_that_is_gone_is_named(trace: Path, tmp_path: Path) -> None:
+    for arguments in ("doctor", "run -- true", "analyze x --format json -o y.json"):
+        line = f'mkdir -p gone && cd gone && rmdir ../gone && "{sys.executable}" -m sp_profiler {arguments}'
+        result = subprocess.run(["sh", "-c", line], capture_output=True, text=True, cwd=tmp_path, check=False)
+        if "analyze" in arguments:
+            refused(result, 3, "x does not exist")
+        else:
+            refused(result, 2, "the current folder no longer exists")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("sp-profile analyze --format ", {"json", "html", "markdown", "csv", "parquet"}),
+        ("sp-profile analyze x --format json c", {"csv"}),
+        ("sp-profile run t", {"tp"}),
+        ("sp-profile run tp --comm ", {"sync", "async"}),
+        ("sp-profile val", {"validate"}),
+    ],
+)
+def test_the_shell_completes_words_not_files(tmp_path: Path, line: str, words: set[str]) -> None:
+    (tmp_path / "train.py").touch()
+    (tmp_path / "cuts.json").touch()
+    completion = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": " ", "_ARGCOMPLETE_SUPPRESS_SPACE": "1"}
+    place = {"COMP_LINE": line, "COMP_POINT": str(len(line)), "COMP_TYPE": "9"}
+    command = f'"{sys.executable}" -m sp_profiler 8>&1 9>/dev/null >/dev/null'
+    result = subprocess.run(
+        ["sh", "-c", command],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, **completion, **place},
+        check=False,
+    )
+    assert set(result.stdout.split()) == words, result.stderr

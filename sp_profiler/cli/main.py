@@ -113,8 +113,11 @@ def entry_point() -> NoReturn:
         _drop_output()
         code = EXIT_OK
     except OSError as error:
-        where = _on_screen(error.filename or "the output cannot be written")
-        print(f"sp-profile: {where}: {error.strerror}", file=sys.stderr)
+        if isinstance(error, FileNotFoundError) and error.filename is None:
+            what = "the current folder no longer exists: change to another one"  # so os.getcwd() puts it
+        else:
+            what = f"{error.filename or 'the output cannot be written'}: {error.strerror}"
+        print(f"sp-profile: {_on_screen(what)}", file=sys.stderr)
         _drop_output()
         code = EXIT_USAGE
     sys.exit(code)

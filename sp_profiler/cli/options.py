@@ -52,7 +52,18 @@ def add_many(
     """An option of several values, written `--layers 8 16 32` or `--layers 8,16,32`."""
     if choices is not None:
         kwargs.setdefault("metavar", "|".join(str(choice) for choice in choices))
-    parser.add_argument(flag, nargs="+", action=_Flatten, item=item, allowed=choices, **kwargs)
+    action = parser.add_argument(flag, nargs="+", action=_Flatten, item=item, allowed=choices, **kwargs)
+    if choices is not None:
+        complete_with(action, [str(choice) for choice in choices])
+
+
+def complete_with(action: argparse.Action, words: Sequence[str]) -> None:
+    """Let the shell complete the option or argument with these words, where argparse knows no choices."""
+
+    def complete(prefix: str, **_: Any) -> list[str]:
+        return [word for word in words if word.startswith(prefix)]
+
+    setattr(action, "completer", complete)  # noqa: B010 - argcomplete's own attribute, unknown to argparse
 
 
 def add_format(parser: argparse._ActionsContainer, help_text: str) -> None:
