@@ -20,7 +20,7 @@ from sp_profiler.classify.gemm import is_gemm_op
 from sp_profiler.classify.gloo import gloo_rows, is_gloo, is_point_to_point, match_launches
 from sp_profiler.classify.nesting import build_nest, last_exceeding, thread_numbers
 from sp_profiler.classify.phases import is_autograd_node
-from sp_profiler.classify.purpose import decide_purpose
+from sp_profiler.classify.purpose import decide_purpose, with_purposes
 from sp_profiler.classify.roles import Computations, roles_of
 from sp_profiler.classify.steps import steps_at
 from sp_profiler.classify.tables import Activities, Collective, Group, Kind, Role
@@ -147,7 +147,8 @@ def classify_cpu(context: Context) -> tuple[Activities, tuple[Collective, ...]]:
         node=context.row_at(context.phases.node[position]),
         collective=collective,
     )
-    return activities, _collectives(context, activities, position, itself, launched.annotated)
+    collectives = _collectives(context, activities, position, itself, launched.annotated)
+    return activities, with_purposes(context, activities, collectives, lambda nearest: nearest[position])
 
 
 def _in_order_of_appearance(numbers: Int64) -> Int64:
@@ -217,10 +218,11 @@ def _from_range(context: Context, activities: Activities, activity: int, launche
     group = context.book.only_group()
     op = unified_op(strings[int(activities.name[activity])])
     nbytes, dtype = range_bytes(op, strings[int(events.dims[row])], strings[int(events.types[row])])
-    launch = launch_end = None
+    launch = launch_end = is_async = None
     if launcher != NONE:
         operator = int(context.nest.row[launcher])
         launch, launch_end = context.span_at(launcher)
+        is_async = False if _blocks(context, launcher, int(activities.end_ns[activity])) else None
         op = unified_op(strings[int(events.name[operator])]) or op
         nbytes = _operator_bytes(context, op, operator, dtype, group)
     purpose, purpose_rule = decide_purpose(None)
@@ -231,7 +233,7 @@ def _from_range(context: Context, activities: Activities, activity: int, launche
         bytes=nbytes,
         dtype=dtype,
         seq=None,
-        is_async=None,
+        is_async=is_async,
         purpose=purpose,
         purpose_rule=purpose_rule,
         module=None,
@@ -243,6 +245,19 @@ def _from_range(context: Context, activities: Activities, activity: int, launche
         wait_end_ns=None,
         bandwidth_known=not _is_posted(context, activities, activity),
     )
+
+
+def _blocks(context: Context, launcher: int, end_ns: int) -> bool:
+    """Whether the launching thread began nothing from its call to the collective's end, and then went on.
+
+    It waited for it: synchronous in effect, whatever the call was.
+    """
+    nest, events = context.nest, context.trace.events
+    thread = int(nest.thread[launcher])
+    last = int(np.searchsorted(nest.thread, thread, side="right"))
+    starts = events.start_ns[nest.row[launcher + 1 : last]]
+    after = int(np.searchsorted(starts, context.span_at(launcher)[1], side="left"))
+    return after < len(starts) and int(starts[after]) >= end_ns
 
 
 def _from_post(context: Context, activities: Activities, activity: int) -> Collective:

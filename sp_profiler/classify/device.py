@@ -25,7 +25,7 @@ from sp_profiler.classify.kernels import (
     is_peer_copy_call,
 )
 from sp_profiler.classify.links import Links, link_launches
-from sp_profiler.classify.purpose import decide_purpose
+from sp_profiler.classify.purpose import decide_purpose, with_purposes
 from sp_profiler.classify.roles import Computations, roles_of
 from sp_profiler.classify.steps import steps_at
 from sp_profiler.classify.tables import Activities, Collective, Kind, Phase, Role
@@ -142,7 +142,8 @@ def classify_device(context: Context) -> tuple[Activities, tuple[Collective, ...
         node=context.row_at(links.through(context.phases.node)),
         collective=collective,
     )
-    return activities, _collectives(context, device, links, activities)
+    collectives = _collectives(context, device, links, activities)
+    return activities, with_purposes(context, activities, collectives, links.through)
 
 
 def _collectives(

@@ -201,6 +201,12 @@ def _is_communication(function: str) -> bool:
     )
 
 
+def is_expert_kernel(name: str) -> bool:
+    """Whether a kernel moves tokens between experts: DeepEP and its kin."""
+    function = function_name(name)
+    return bool(_EXPERT.search(function)) and _is_communication(function)
+
+
 def is_nccl_kernel(name: str) -> bool:
     """Whether a kernel is NCCL's or RCCL's, and so belongs to one of torch's process groups."""
     return bool(_NCCL.match(function_name(name).rsplit("::", 1)[-1]))

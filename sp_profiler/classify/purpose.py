@@ -1,18 +1,368 @@
 """The purpose of a collective (DESIGN: Purpose of a collective), with the rule that decided.
 
-Our annotation says it; without one it is `unknown`, which never counts as dgrad.
+Rules, the first that decides. What none decides is `unknown`, which never counts as dgrad:
+
+annotation        our range says it
+kernel-name       a kernel of an expert-parallel library (DeepEP, ...)
+operator-name     a function or range known by name around the launch: FSDP, ZeRO, mixture of experts,
+                  synchronised batch norm, embedding exchange (TorchRec)
+router            an all-to-all in forward after a router's top-k: expert
+forward-peer      an all-to-all in backward does what the forward function of its node did
+accumulate-grad   launched from a hook on a gradient's accumulation (DDP's reducer, FSDP, ZeRO): param-grad
+optimizer         inside the optimizer's step: reduces gradients, gathers parameters
+attention         inside attention, or launched next to it: kv, dkv, layout
+point-to-point    send/recv outside attention: pipeline
+autograd-node     inside a node of backward: what reduces makes a dgrad, what gathers feeds one, or, in the
+                  node of a linear that also reduces, fetches its input again
+autograd-function inside a differentiable function of forward: activation
+after-backward    between backward and the optimizer's step: param-grad
+after-optimizer   a gather between the optimizer's step and forward: param-gather
+scalar            a few numbers outside any of these in training (loss, gradient norm, flags): other
+size              as large as what the GEMM beside it gives or takes: activation, dgrad
+group-name        the group's description: tp, dp, pp, ep, cp and the names that frameworks use
+group             what else the group carries: with activations it is TP/CP, with parameters or only in
+                  backward it is DP
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sp_profiler.classify.collectives import SEND_RECV
+from sp_profiler.classify.context import Context
+from sp_profiler.classify.dtypes import dtype_bytes
+from sp_profiler.classify.kernels import is_expert_kernel
+from sp_profiler.classify.launches import Launches, launches_of
+from sp_profiler.classify.tables import Activities, Collective, Phase
 from sp_profiler.record.annotate import PURPOSES, Range
+from sp_profiler.trace.tables import Int64
 
 UNKNOWN_PURPOSE = "unknown"
+Decision = tuple[str, str]
+
+_REDUCES = ("all_reduce", "reduce_scatter", "reduce")
+_TENSOR = ("activation", "dgrad", "input-regather")
+_PARAMETER = ("param-grad", "param-gather")
+_SCALARS = 16
+"""Collectives of at most so many elements outside of a function or node carry flags, losses or norms."""
+
+_GROUP_NAMES = tuple(
+    (kind, re.compile(rf"(?:^|[^a-z])(?:{words})(?:[^a-z]|$)", re.IGNORECASE))
+    for kind, words in (
+        ("expert", r"ep|expert\w*|moe"),
+        ("pipeline", r"pp|pipe\w*"),
+        ("context", r"cp|context\w*|ulysses|ring"),
+        ("data", r"dp|ddp|fsdp|hsdp|data_?parallel\w*|data|dp_shard|dp_replicate|zero"),
+        ("tensor", r"tp|tensor\w*|mp|model_?parallel\w*"),
+    )
+)
 
 
-def decide_purpose(annotation: Range | None) -> tuple[str, str]:
-    """Purpose and deciding rule (`annotation`, `none`)."""
+def decide_purpose(annotation: Range | None) -> Decision:
+    """What the annotation says: purpose and rule (`annotation`, else `none`)."""
     stated = annotation.fields.get("purpose") if annotation is not None else None
     if stated in PURPOSES and stated != UNKNOWN_PURPOSE:
         return stated, "annotation"
     return UNKNOWN_PURPOSE, "none"
+
+
+def with_purposes(
+    context: Context,
+    activities: Activities,
+    collectives: tuple[Collective, ...],
+    through: Callable[[Int64], Int64],
+) -> tuple[Collective, ...]:
+    """The collectives with the purposes that no annotation states.
+
+    `through` gathers answers of `Nest.nearest` at the launch of each activity. The phase of a reduction
+    between backward and the optimizer's step is corrected in `activities`: it stands outside both.
+    """
+    open_ = [i for i, collective in enumerate(collectives) if collective.purpose == UNKNOWN_PURPOSE]
+    if not open_:
+        return collectives
+    launches = launches_of(context, activities, collectives, through)
+    decided = list(collectives)
+    for i in open_:
+        name = context.trace.strings[int(activities.name[collectives[i].activity])] or ""
+        found = _decide(_Asked(i, collectives[i], name), launches)
+        if found is not None:
+            decided[i] = replace(collectives[i], purpose=found[0], purpose_rule=found[1])
+            if found[1] == "after-backward":
+                activities.phase[collectives[i].activity] = Phase.OPTIMIZER
+    _by_peers(decided, launches)
+    phases = activities.phase[[collective.activity for collective in collectives]]
+    return _by_groups(decided, phases)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    index: int
+    collective: Collective
+    kernel: str
+
+    @property
+    def op(self) -> str | None:
+        return self.collective.op
+
+    @property
+    def reduces(self) -> bool:
+        return self.op in _REDUCES
+
+    @property
+    def gathers(self) -> bool:
+        return self.op == "all_gather"
+
+
+def _elements(collective: Collective) -> int | None:
+    """Elements of the full tensor."""
+    width = dtype_bytes(collective.dtype)
+    return None if width is None or collective.bytes is None else collective.bytes // width
+
+
+def _decide(asked: _Asked, launches: Launches) -> Decision | None:
+    if is_expert_kernel(asked.kernel):
+        return "expert", "kernel-name"
+    if not launches.linked[asked.index]:
+        return None
+    return next((found for rule in _RULES if (found := rule(asked, launches)) is not None), None)
+
+
+# --- one collective at a time -------------------------------------------------------------------------
+
+
+def _by_name(asked: _Asked, at: Launches) -> Decision | None:
+    kind = at.named(asked.index)
+    rule = "operator-name"
+    if kind == "sharding":
+        return _of_parameters(asked, rule)
+    if kind == "other":
+        return "other", rule
+    if asked.op == "all_to_all" and (kind == "expert" or at.with_experts[asked.index]):
+        return "expert", rule
+    if kind == "buffers" and asked.op == "broadcast":
+        return "other", rule
+    return None
+
+
+def _of_parameters(asked: _Asked, rule: str) -> Decision | None:
+    if asked.reduces:
+        return "param-grad", rule
+    return ("param-gather", rule) if asked.op in ("all_gather", "broadcast") else None
+
+
+def _by_accumulation(asked: _Asked, at: Launches) -> Decision | None:
+    return _of_parameters(asked, "accumulate-grad") if at.in_accumulation[asked.index] else None
+
+
+def _by_optimizer(asked: _Asked, at: Launches) -> Decision | None:
+    if not at.in_optimizer[asked.index]:
+        return None
+    return _scalar(asked) or _of_parameters(asked, "optimizer")
+
+
+def _scalar(asked: _Asked) -> Decision | None:
+    elements = _elements(asked.collective)
+    if asked.op == "barrier" or (elements is not None and elements <= _SCALARS):
+        return "other", "scalar"
+    return None
+
+
+def _by_attention(asked: _Asked, at: Launches) -> Decision | None:
+    i, rule = asked.index, "attention"
+    inside = bool(at.in_attention[i])
+    if asked.op == "all_to_all":
+        return ("layout", rule) if inside or at.attention_before[i] or at.attention_after[i] else None
+    if not inside and at.with_gemms[i]:
+        return None  # the node or function of a linear
+    backward = bool(at.in_backward[i])
+    if asked.op == SEND_RECV and (inside or at.attention_before[i] or at.attention_after[i]):
+        return _rotated(asked, at) if backward else ("kv", rule)
+    if asked.gathers and (inside or at.attention_after[i]):
+        return "kv", rule
+    if asked.op == "reduce_scatter" and backward and (inside or at.attention_before[i]):
+        return "dkv", rule
+    return None
+
+
+def _rotated(asked: _Asked, at: Launches) -> Decision | None:
+    """K, V or their gradients? Told apart where those are larger or of another type than K, V in forward.
+
+    A ring's backward passes both around; of equal ones nobody knows which is which.
+    """
+    mine = (asked.collective.dtype, asked.collective.bytes)
+    sizes = at.ring_sizes(asked.collective)
+    if not sizes or len(at.ring_sizes(asked.collective, backward=True)) < 2:
+        return None
+    return ("kv" if mine in sizes else "dkv"), "attention"
+
+
+def _by_router(asked: _Asked, at: Launches) -> Decision | None:
+    routed = asked.op == "all_to_all" and at.after_router[asked.index] and not at.in_backward[asked.index]
+    return ("expert", "router") if routed else None
+
+
+def _by_point_to_point(asked: _Asked, at: Launches) -> Decision | None:
+    if asked.op != SEND_RECV or at.in_attention[asked.index]:
+        return None
+    i = asked.index
+    if at.attention_before[i] or at.attention_after[i]:
+        return None  # a ring of which nobody knows what it carries
+    return "pipeline", "point-to-point"
+
+
+def _by_node(asked: _Asked, at: Launches) -> Decision | None:
+    i = asked.index
+    if not at.in_node[i]:
+        return None
+    if asked.reduces:
+        return "dgrad", "autograd-node"
+    if asked.gathers:
+        return at.gathered_in_node(i, asked.collective), "autograd-node"
+    return None
+
+
+def _by_function(asked: _Asked, at: Launches) -> Decision | None:
+    if at.in_function[asked.index] and (asked.reduces or asked.gathers):
+        return "activation", "autograd-function"
+    return None
+
+
+def _by_place(asked: _Asked, at: Launches) -> Decision | None:
+    i = asked.index
+    before, after = at.before[i], at.after[i]
+    if (before or after) and (found := _scalar(asked)):
+        return found
+    if asked.reduces and before == "backward" and after == "optimizer":
+        return "param-grad", "after-backward"
+    if asked.op in ("all_gather", "broadcast") and before == "optimizer" and after in ("forward", None):
+        return "param-gather", "after-optimizer"
+    return None
+
+
+def _by_size(asked: _Asked, at: Launches) -> Decision | None:
+    elements = _elements(asked.collective)
+    if elements is None or not (asked.reduces or asked.gathers):
+        return None
+    if at.beside_product(asked.index, elements, gathers=asked.gathers):
+        return ("dgrad" if at.in_backward[asked.index] else "activation"), "size"
+    return None
+
+
+_RULES: tuple[Callable[[_Asked, Launches], Decision | None], ...] = (
+    _by_name,
+    _by_accumulation,
+    _by_optimizer,
+    _by_attention,
+    _by_router,
+    _by_point_to_point,
+    _by_node,
+    _by_function,
+    _by_place,
+    _by_size,
+)
+
+
+def _by_peers(decided: list[Collective], at: Launches) -> None:
+    """All-to-alls in backward: what the function of forward with the same sequence number is for."""
+    purposes: dict[int, set[str]] = defaultdict(set)
+    for i, collective in enumerate(decided):
+        if collective.op == "all_to_all" and not at.in_backward[i] and at.sequence[i] >= 0:
+            purposes[int(at.sequence[i])].add(collective.purpose)
+    for i, collective in enumerate(decided):
+        if collective.op == "all_to_all" and collective.purpose == UNKNOWN_PURPOSE and at.in_backward[i]:
+            found = purposes.get(int(at.sequence[i]), set()) - {UNKNOWN_PURPOSE}
+            if len(found) == 1:
+                decided[i] = replace(collective, purpose=found.pop(), purpose_rule="forward-peer")
+
+
+# --- by what the group is --------------------------------------------------------------------------------
+
+
+def _by_groups(collectives: Sequence[Collective], phases: np.ndarray) -> tuple[Collective, ...]:
+    """Decide what is left by the groups' names and by what else they carry."""
+    decided = list(collectives)
+    for by, rule in ((_by_group_name, "group-name"), (_by_group_use, "group")):
+        use = _GroupUse(decided, phases)
+        for i, collective in enumerate(decided):
+            if collective.purpose == UNKNOWN_PURPOSE and collective.group is not None:
+                purpose = by(collective, Phase(phases[i]), use)
+                if purpose is not None:
+                    decided[i] = replace(collective, purpose=purpose, purpose_rule=rule)
+    return tuple(decided)
+
+
+class _GroupUse:
+    """What each group carries as far as it is known."""
+
+    def __init__(self, collectives: Sequence[Collective], phases: np.ndarray) -> None:
+        self.purposes: dict[str, Counter[str]] = defaultdict(Counter)
+        self.by_op: dict[tuple[str, str | None], set[str]] = defaultdict(set)
+        self.in_forward: set[str] = set()
+        for collective, phase in zip(collectives, phases.tolist(), strict=True):
+            if collective.group is None:
+                continue
+            key = collective.group.key
+            self.purposes[key][collective.purpose] += 1
+            if collective.purpose != UNKNOWN_PURPOSE:
+                self.by_op[key, collective.op].add(collective.purpose)
+            if phase not in (Phase.BACKWARD, Phase.OPTIMIZER) and collective.purpose != "other":
+                self.in_forward.add(key)
+
+    def carries(self, key: str, purposes: tuple[str, ...]) -> bool:
+        return any(self.purposes[key][purpose] for purpose in purposes)
+
+
+def _by_group_name(collective: Collective, phase: Phase, _use: _GroupUse) -> str | None:
+    assert collective.group is not None
+    kinds = [kind for kind, words in _GROUP_NAMES if words.search(collective.group.description)]
+    if len(kinds) != 1:
+        return None  # a name that says nothing, or two things (`dp_cp`)
+    kind, op = kinds[0], collective.op
+    if kind == "expert":
+        return "expert" if op == "all_to_all" else None
+    if kind == "pipeline":
+        return "pipeline" if op == SEND_RECV else None
+    if kind == "data":
+        return _parameters(collective)
+    if kind == "tensor":
+        return _activations(collective, phase)
+    if phase == Phase.FORWARD:
+        return {"all_to_all": "layout", SEND_RECV: "kv", "all_gather": "kv"}.get(op or "")
+    return "layout" if op == "all_to_all" else None
+
+
+def _parameters(collective: Collective) -> str | None:
+    elements = _elements(collective)
+    if elements is not None and elements <= _SCALARS:
+        return None
+    if collective.op in _REDUCES:
+        return "param-grad"
+    return "param-gather" if collective.op == "all_gather" else None
+
+
+def _activations(collective: Collective, phase: Phase) -> str | None:
+    if phase == Phase.FORWARD and collective.op in (*_REDUCES, "all_gather"):
+        return "activation"
+    return "dgrad" if phase == Phase.BACKWARD and collective.op in _REDUCES else None
+
+
+def _by_group_use(collective: Collective, phase: Phase, use: _GroupUse) -> str | None:
+    assert collective.group is not None
+    key = collective.group.key
+    elements = _elements(collective)
+    same = use.by_op[key, collective.op]
+    if len(same) == 1 and phase == Phase.UNKNOWN and elements is not None and elements > _SCALARS:
+        return next(iter(same))  # launched before the window: as all others of its kind
+    if collective.op == "all_to_all":
+        return next(iter(same)) if len(same) == 1 else None
+    if use.carries(key, _TENSOR):
+        return None if use.carries(key, _PARAMETER) else _activations(collective, phase)
+    if use.carries(key, _PARAMETER):
+        return None if phase == Phase.UNKNOWN else _parameters(collective)
+    only_backward = key not in use.in_forward and phase in (Phase.BACKWARD, Phase.OPTIMIZER)
+    return _parameters(collective) if only_backward and collective.op in _REDUCES else None

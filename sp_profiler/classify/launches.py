@@ -1,0 +1,291 @@
+"""From where collectives were launched: in which function, node or range, and beside which computation."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from sp_profiler.classify.collectives import SEND_RECV
+from sp_profiler.classify.context import Context
+from sp_profiler.classify.nodes import is_built_in_node, node_name
+from sp_profiler.classify.shapes import Product, product_of
+from sp_profiler.classify.tables import Activities, Collective, Kind, Phase, Role
+from sp_profiler.trace.tables import NONE, Bool, Category, Int64
+
+_KINDS = tuple(
+    (kind, re.compile(words))
+    for kind, words in (
+        ("sharding", r"^FSDP::|^fsdp::|^FullyShardedDataParallel\.(?:_|rate_limiter)"),
+        (
+            "sharding",
+            r"RegisterPostBackward|^(?:Pre|Post)BackwardFunction|DeepSpeedZero|partition_parameters",
+        ),
+        ("other", r"SyncBatchNorm|sync_batch_norm|All2All_(?:Pooled|Seq)|\bkjt\b|KJT|sparse_data_dist"),
+        (
+            "expert",
+            r"(?i:moe|mixture|expert|token_?dispatch|token_?permut|deep_?ep)|(?:^|_)(?:dispatch|combine)(?:_|$)",
+        ),
+        ("buffers", r"^DistributedDataParallel\.forward$"),
+    )
+)
+_ACCUMULATION = re.compile(r"AccumulateGrad$|^torch::distributed::reducer|^torch\.distributed\.ddp\.reducer")
+_CONTEXT = re.compile(
+    r"(?i:attention|flash_?attn|attn_?func|ring_?attn|ulysses|seq_?all_?to_?all|context_?parallel)"
+)
+# Functions that wrap a user's whole forward: what is launched straight from them stands outside.
+_WRAPPERS = re.compile(r"^Checkpoint|Checkpoint(?:Function|WithoutOutput)|^RegisterPostBackward|^torch::jit")
+_PLUMBING = re.compile(r"^_?c10d|^record_param_comms|^(?:nccl|gloo):|^_dtensor")
+
+
+@lru_cache(maxsize=65536)
+def name_kind(name: str) -> str | None:
+    """What kind of work a known function or range is (see `_KINDS`)."""
+    return next((kind for kind, words in _KINDS if words.search(name)), None)
+
+
+@dataclass(frozen=True)
+class Launches:
+    """One value per collective."""
+
+    linked: Bool  # the launch is in the trace
+    in_accumulation: Bool
+    in_optimizer: Bool
+    in_attention: Bool
+    in_node: Bool  # in backward, launched by a custom node (or a distributed tensor's operator)
+    in_function: Bool  # in a differentiable function of forward, also when that is computed again
+    in_backward: Bool
+    with_gemms: Bool  # its node or function multiplies matrices too
+    attention_before: Bool  # the computation launched before it is attention
+    attention_after: Bool
+    before: Sequence[str | None]  # forward | backward | optimizer: what was launched last before it
+    after: Sequence[str | None]
+    _kinds: Sequence[str | None]
+    _node: Int64
+    sequence: Int64  # the number that a function shares with its node; NONE outside of both
+    with_experts: Bool  # inside something named after experts
+    after_router: Bool  # a top-k ran since the last attention
+    _collectives: Sequence[Collective]
+    _rings: dict[tuple[str | None, bool], set[tuple[str | None, int | None]]]
+    _in_node: dict[int, list[int]]  # collectives of each node, in order of launch
+    _node_names: Sequence[str]
+    _products: Sequence[tuple[Product | None, Product | None]]
+
+    def named(self, i: int) -> str | None:
+        """The kind of the innermost function or range that is known by name."""
+        return self._kinds[i]
+
+    def gathered_in_node(self, i: int, collective: Collective) -> str:
+        """What an all-gather in a node of backward fetches.
+
+        Beside a reduction in the node of a linear it is the linear's input: a column linear that kept only
+        its part. Alone it is the gradient of a row linear's output. A fused block of two linears
+        (TransformerEngine's LayerNormMLP) does both, the gradient first.
+        """
+        mates = [j for j in self._in_node[int(self._node[i])] if self._same_group(j, collective)]
+        gathers = [j for j in mates if self._collectives[j].op == "all_gather"]
+        reduces = any(self._collectives[j].op in ("all_reduce", "reduce_scatter") for j in mates)
+        if not reduces or not self.with_gemms[i]:
+            return "dgrad"
+        if self._node_names[i] == "_LayerNormMLPBackward" and gathers[0] == i and len(gathers) > 1:
+            return "dgrad"
+        return "input-regather"
+
+    def _same_group(self, j: int, collective: Collective) -> bool:
+        other = self._collectives[j].group
+        return other is None or collective.group is None or other.key == collective.group.key
+
+    def ring_sizes(
+        self, collective: Collective, *, backward: bool = False
+    ) -> set[tuple[str | None, int | None]]:
+        """Types and sizes of the sends and receives of this group in one direction."""
+        key = collective.group.key if collective.group is not None else None
+        return self._rings.get((key, backward), set())
+
+    def beside_product(self, i: int, elements: int, *, gathers: bool) -> bool:
+        """Whether the GEMM before it gives so many elements; of a gather: the one after takes them."""
+        before, after = self._products[i]
+        if gathers:
+            return after is not None and after.batch * after.m * after.k == elements
+        return before is not None and before.batch * before.m * before.n == elements
+
+
+def launches_of(
+    context: Context,
+    activities: Activities,
+    collectives: Sequence[Collective],
+    through: Callable[[Int64], Int64],
+) -> Launches:
+    """Gather where each collective was launched. `through` is as for `with_purposes`."""
+    nest, phases, events = context.nest, context.phases, context.trace.events
+    rows = np.array([collective.activity for collective in collectives], dtype=np.int64)
+    name = events.name[nest.row]
+    match = context.trace.strings.match
+    calls = events.category[nest.row] != int(Category.RUNTIME)
+
+    def nearest(pattern: Callable[[str], bool]) -> Int64:
+        return through(nest.nearest(calls & match(name, pattern)))[rows]
+
+    here = through(np.append(np.arange(len(nest.row)), NONE))
+    known = nearest(lambda text: name_kind(text) is not None)
+    node, inner = through(phases.node)[rows], through(phases.inner_node)[rows]
+    function = through(nest.nearest(_functions(context, calls)))[rows]
+    operator = nearest(lambda text: text.startswith("aten::"))
+    again = phases.recompute[here[rows]]
+    text = [_name_at(context, position) for position in inner.tolist()]
+    custom = np.array([bool(t) and not is_built_in_node(t) for t in text], dtype=np.bool_) | (
+        operator > inner
+    )
+    wrapped = np.array([bool(_WRAPPERS.search(node_name(t))) for t in text], dtype=np.bool_)
+    backward = (inner != NONE) & ~again
+    beside = _Beside(context, activities, through)
+    optimizer = through(phases.optimizer)[rows]
+    with_gemms = _with_gemms(activities, np.where(backward, node, NONE), rows, beside)
+    experts = nearest(lambda t: name_kind(t) == "expert") != NONE
+    accumulation = nearest(lambda t: bool(_ACCUMULATION.search(t)))
+    return Launches(
+        linked=here[rows] != NONE,
+        in_accumulation=(accumulation != NONE) & (accumulation > function),
+        in_optimizer=optimizer != NONE,
+        in_attention=(through(context.attention)[rows] != NONE)
+        | (nearest(lambda t: bool(_CONTEXT.search(t))) != NONE),
+        in_node=backward & custom & ~wrapped,
+        in_function=(function != NONE) & (function > inner),
+        in_backward=backward,
+        with_gemms=with_gemms,
+        attention_before=beside.attention(activities.launch_ns[rows], before=True),
+        attention_after=beside.attention(activities.launch_ns[rows], before=False),
+        before=beside.stage(activities.launch_ns[rows], before=True),
+        after=beside.stage(activities.launch_ns[rows], before=False),
+        _kinds=[
+            name_kind(_name_at(context, p)) if p != NONE and p >= f and (p >= n or a) else None
+            for p, f, n, a in zip(
+                known.tolist(), function.tolist(), inner.tolist(), again.tolist(), strict=True
+            )
+        ],
+        _node=np.where(backward, node, NONE),
+        sequence=np.append(events.sequence[nest.row], NONE)[np.maximum(function, inner)],
+        with_experts=experts,
+        after_router=beside.after_router(activities.launch_ns[rows]),
+        _collectives=collectives,
+        _rings=_rings(collectives, backward),
+        _in_node=_grouped(np.where(backward, node, NONE), activities.launch_ns[rows]),
+        _node_names=[node_name(t) for t in text],
+        _products=beside.products(activities.launch_ns[rows]),
+    )
+
+
+def _name_at(context: Context, position: int) -> str:
+    if position == NONE:
+        return ""
+    return context.trace.strings[int(context.trace.events.name[context.nest.row[position]])] or ""
+
+
+def _functions(context: Context, calls: Bool) -> Bool:
+    """Which positions are differentiable functions of forward: operators that made an autograd node."""
+    events, nest = context.trace.events, context.nest
+    name = events.name[nest.row]
+    owner = context.phases.owner[:-1] == np.arange(len(nest.row))
+    forward = owner & calls & (context.phases.inner_node[:-1] != np.arange(len(nest.row)))
+    return forward & ~context.trace.strings.match(
+        name, lambda text: bool(_WRAPPERS.search(text) or _PLUMBING.search(text))
+    )
+
+
+def _rings(
+    collectives: Sequence[Collective], backward: Bool
+) -> dict[tuple[str | None, bool], set[tuple[str | None, int | None]]]:
+    found: dict[tuple[str | None, bool], set[tuple[str | None, int | None]]] = defaultdict(set)
+    for collective, is_backward in zip(collectives, backward.tolist(), strict=True):
+        if collective.op == SEND_RECV:
+            key = collective.group.key if collective.group is not None else None
+            found[key, is_backward].add((collective.dtype, collective.bytes))
+    return found
+
+
+def _grouped(node: Int64, launch_ns: Int64) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = defaultdict(list)
+    for i in np.argsort(launch_ns, kind="stable").tolist():
+        found[int(node[i])].append(i)
+    return found
+
+
+def _with_gemms(activities: Activities, node: Int64, rows: Int64, beside: _Beside) -> Bool:
+    """Whether the node around each collective launched GEMMs as well."""
+    owners = np.unique(activities.node[activities.is_gemm & (activities.node != NONE)])
+    return (node != NONE) & np.isin(activities.node[rows], owners)
+
+
+class _Beside:
+    """What was launched just before and after a moment: computations, and the stages of a step."""
+
+    def __init__(self, context: Context, activities: Activities, through: Callable[[Int64], Int64]) -> None:
+        self._context = context
+        phases, nest, events = context.phases, context.nest, context.trace.events
+        dense = activities.is_gemm | (activities.role == Role.ATTENTION)
+        dense &= (activities.kind == Kind.COMPUTATION) & (activities.launch_ns != NONE)
+        order = np.flatnonzero(dense)
+        order = order[np.argsort(activities.launch_ns[order], kind="stable")]
+        self._launch = activities.launch_ns[order]
+        self._attention = activities.role[order] == Role.ATTENTION
+        self._operator = through(context.gemm)[order]
+        named = context.trace.strings.match(events.name[nest.row], lambda text: text == "aten::topk")
+        self._routers = np.sort(events.start_ns[nest.row[named]])
+        self._attention_ns = self._launch[self._attention]
+        forward = order[(activities.phase[order] == Phase.FORWARD)]
+        nodes = np.unique(phases.node[phases.node != NONE])
+        optimizers = np.unique(phases.optimizer[phases.optimizer != NONE])
+        start = events.start_ns[nest.row]
+        times = [
+            (activities.launch_ns[forward], "forward"),
+            (start[nodes], "backward"),
+            (start[optimizers], "optimizer"),
+        ]
+        stages = sorted((ns, stage) for column, stage in times for ns in np.unique(column).tolist())
+        self._stage_ns = [ns for ns, _ in stages]
+        self._stages = [stage for _, stage in stages]
+
+    def attention(self, launch_ns: Int64, *, before: bool) -> Bool:
+        at = np.searchsorted(self._launch, launch_ns, side="left") - before
+        inside = (at >= 0) & (at < len(self._launch)) & (launch_ns != NONE)
+        found = np.zeros(len(launch_ns), dtype=np.bool_)
+        found[inside] = self._attention[at[inside]]
+        return found
+
+    def after_router(self, launch_ns: Int64) -> Bool:
+        """Whether a top-k ran since the last attention: tokens are on their way to experts, or back."""
+        router = np.searchsorted(self._routers, launch_ns, side="left") - 1
+        attention = np.searchsorted(self._attention_ns, launch_ns, side="left") - 1
+        routed = np.append(self._routers, NONE)[router]
+        attended = np.append(self._attention_ns, NONE)[attention]
+        return (launch_ns != NONE) & (routed > attended)
+
+    def stage(self, launch_ns: Int64, *, before: bool) -> list[str | None]:
+        found: list[str | None] = []
+        for ns in launch_ns.tolist():
+            at = bisect_left(self._stage_ns, ns) - before
+            found.append(self._stages[at] if ns != NONE and 0 <= at < len(self._stages) else None)
+        return found
+
+    def products(self, launch_ns: Int64) -> list[tuple[Product | None, Product | None]]:
+        after = np.searchsorted(self._launch, launch_ns, side="left")
+        return [
+            (self._product(at - 1), self._product(at)) if ns != NONE else (None, None)
+            for at, ns in zip(after.tolist(), launch_ns.tolist(), strict=True)
+        ]
+
+    def _product(self, at: int) -> Product | None:
+        if not 0 <= at < len(self._launch) or self._operator[at] == NONE:
+            return None
+        events, strings = self._context.trace.events, self._context.trace.strings
+        row = int(self._context.nest.row[self._operator[at]])
+        return product_of(
+            strings[int(events.name[row])] or "",
+            strings[int(events.dims[row])],
+            strings[int(events.strides[row])],
+        )
