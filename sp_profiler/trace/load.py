@@ -21,9 +21,15 @@ _SHOWN_RANKS = 16
 
 
 def load_run(
-    files: RunFiles, *, limits: Limits = DEFAULT_LIMITS, on_file: Callable[[str], None] | None = None
+    files: RunFiles,
+    *,
+    limits: Limits = DEFAULT_LIMITS,
+    on_file: Callable[[str], None] | None = None,
+    decode: Callable[[str, Limits], Trace] = decode_trace,
 ) -> TraceSet:
     """Decode every trace of a run; `on_file` is called with each path before it is read.
+
+    `decode` reads one file: `decode_trace`, or `cache.decode_cached`, which remembers.
 
     A file that cannot be read is a loss in the ledger as long as another one can. Ranks that nobody
     states are numbered among several files (by the worker or folder in the path, else in order of names)
@@ -38,7 +44,7 @@ def load_run(
         if on_file is not None:
             on_file(path)
         try:
-            traces.append(decode_trace(path, limits))
+            traces.append(decode(path, limits))
         except InputError as error:
             unreadable.append(error)
             entries.append(LedgerEntry("unreadable-file", "loss", str(error), file=path))
