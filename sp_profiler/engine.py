@@ -12,6 +12,7 @@ from typing import Any
 
 from sp_profiler.analysis.across import AcrossRanks, across_ranks
 from sp_profiler.analysis.causes import settle
+from sp_profiler.analysis.contention import Baseline, with_contention
 from sp_profiler.analysis.rank import analyze_rank
 from sp_profiler.analysis.results import RankResult
 from sp_profiler.analysis.steps import WindowRule
@@ -54,12 +55,14 @@ def analyze_run(
     run: TraceSet,
     window: WindowRule | None = None,
     *,
+    baseline: Baseline | None = None,
     on_rank: Callable[[str], None] | None = None,
 ) -> Report:
     """The report of a run.
 
-    `window`: the default is every profiled step. `on_rank` is told each file when it is done.
-    Raises InputError when the run holds no trace, or a step is asked for that no rank has.
+    `window`: the default is every profiled step. `baseline`: GEMM durations of another run, for the side that
+    this one has too few samples of (`analysis.contention.baseline_of`). `on_rank` is told each file
+    when it is done. Raises InputError when the run holds no trace, or a step is asked for that no rank has.
     """
     if not run.traces:
         raise InputError(f"{run.root} holds no trace that could be read")
@@ -70,13 +73,15 @@ def analyze_run(
         if on_rank is not None:
             on_rank(trace.path)
     across = compare_ranks(outcomes, run.run_json)
+    results, contention, notes = with_contention(across.results, baseline)
     return build(
         name=run.name,
         path=run.root,
         run_json=run.run_json,
         run_ledger=run.ledger,
         facts=[outcome.facts for outcome in outcomes],
-        across=across,
+        across=replace(across, results=tuple(results), ledger=(*across.ledger, *notes)),
+        contention=contention,
         rule=rule.rule,
         timeline=outcomes[0].timeline,
     )

@@ -186,6 +186,9 @@ def figures(acts: list[Act], window_ns: int) -> dict[str, Any]:
         },
         "step_ns_if_all_hidden": window_ns - gain,
         "fused_ns": 0,
+        "host_bound_ns": 0,
+        "slowdown_ns": None,
+        "net_gain_ns": None,
     }
 
 
@@ -198,6 +201,8 @@ def add_figures(parts: list[dict[str, Any]]) -> dict[str, Any]:
             out[field.name] = {p: _add_hiding([v[p] for v in values]) for p in values[0]}
         elif isinstance(values[0], dict):
             out[field.name] = {k: sum(v.get(k, 0) for v in values) for k in values[0]}
+        elif values[0] is None:
+            out[field.name] = None
         else:
             out[field.name] = None if None in values else sum(values)
     out["overlap_ratio"] = _ratio(out["overlapped_ns"], out["comm_ns"])

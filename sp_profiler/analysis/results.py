@@ -121,7 +121,7 @@ class CauseEvidence:
     partner_end_ns: int | None  # of the partner's last activity
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)  # a run has a million: a dict for each would take 2 GB
 class CollectiveFigures:
     """One collective of one rank.
 
@@ -248,6 +248,29 @@ class Segment:
     phase: str
     module: str | None
     layer: int | None
+
+
+@dataclass(frozen=True)
+class CriticalPathPart:
+    """Equal parts of a critical path: a kernel, operator or gap, with how often and how long it is on it."""
+
+    name: str
+    kind: str
+    count: int
+    ns: int
+
+
+@dataclass(frozen=True)
+class CriticalPath:
+    """The longest chain of dependencies through one step of one rank, as another tool finds it."""
+
+    rank: int | None
+    step: int | None  # None: the whole trace
+    source: str  # the tool and its version
+    total_ns: int
+    by_kind_ns: dict[str, int]  # cpu_bound, gpu_compute_bound, gpu_communication_bound, ... (the tool's words)
+    longest: list[CriticalPathPart]
+    is_complete: bool  # False: the tool could not connect all of it
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sp_profiler.cli.baseline import load_baseline
 from sp_profiler.cli.options import add_format, add_window, window_rule
 from sp_profiler.errors import EXIT_OK, InputError, SpProfilerError, UsageError
 from sp_profiler.files import refuse_unwritable
 from sp_profiler.ledger import LedgerEntry, refused_by_strict
 
 if TYPE_CHECKING:
+    from sp_profiler.analysis.contention import Baseline
     from sp_profiler.analysis.steps import WindowRule
     from sp_profiler.report.model import Report
     from sp_profiler.trace.tables import RunFiles
@@ -35,6 +37,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="trace file, folder or glob; a folder of folders that hold run.json: each is its own run",
     )
     add_window(parser)
+    parser.add_argument(
+        "--baseline",
+        metavar="RUN",
+        help="a run, or its report.json, that lends GEMM durations where this one has too few to tell what "
+        "overlap costs (a synchronous run lends those without communication beside them)",
+    )
+    parser.add_argument(
+        "--critical-path",
+        action="store_true",
+        help="also the critical path of one step, found by HTA (extra 'hta')",
+    )
     parser.add_argument("--strict", action="store_true", help="refuse (exit 3) files with losses or repairs")
     output = parser.add_argument_group("output")
     add_format(output, "files to write; several at once with -o DIR")
@@ -52,13 +65,16 @@ def run(args: argparse.Namespace) -> int:
         args.out = None
     _refuse_contradictions(args)
     rule = window_rule(args.window, args.steps)
+    lent = None if args.baseline is None else load_baseline(args.baseline)
     runs = _distinct(find_runs(args.paths))
     places = _places(args, runs)
     reports: list[Report] = []
     code = EXIT_OK
     for files, place in zip(runs, places, strict=True):
         try:
-            report = _analyze_one(files, rule, args.strict)
+            report = _analyze_one(files, rule, args.strict, lent)
+            if args.critical_path:
+                report = _with_critical_path(report)
             reports.append(report)
             _save(report, args, place, len(runs))
         except SpProfilerError as error:
@@ -147,7 +163,13 @@ def _formats(args: argparse.Namespace) -> list[str]:
     return list(dict.fromkeys(["json"] if args.json else args.formats))
 
 
-def _analyze_one(files: RunFiles, rule: WindowRule, strict: bool) -> Report:
+def _with_critical_path(report: Report) -> Report:
+    from sp_profiler.interop.hta import with_critical_path
+
+    return with_critical_path(report)
+
+
+def _analyze_one(files: RunFiles, rule: WindowRule, strict: bool, lent: Baseline | None) -> Report:
     from sp_profiler.cli.progress import Files
     from sp_profiler.engine import analyze_run
     from sp_profiler.trace.load import load_run
@@ -156,7 +178,7 @@ def _analyze_one(files: RunFiles, rule: WindowRule, strict: bool) -> Report:
         traces = load_run(files, on_file=progress.read)
         if strict:
             _refuse(files, traces.ledger)
-        report = analyze_run(traces, rule, on_rank=progress.analysed)
+        report = analyze_run(traces, rule, baseline=lent, on_rank=progress.analysed)
     if strict:
         _refuse(files, report.data_quality)
     for entry in refused_by_strict(report.data_quality):

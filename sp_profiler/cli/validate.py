@@ -1,4 +1,4 @@
-"""`sp-profile validate`: the data-quality ledger of traces, and nothing else."""
+"""`sp-profile validate`: the data-quality ledger of traces, or our figures beside another tool's."""
 
 from __future__ import annotations
 
@@ -18,6 +18,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `validate`."""
     parser.add_argument("paths", nargs="+", metavar="PATH", help="trace file, folder or glob")
     parser.add_argument("--strict", action="store_true", help="exit 3 on any loss or repair")
+    parser.add_argument(
+        "--against",
+        choices=("hta",),
+        help="print our figures beside this tool's for the same files, and why they differ (extra 'hta')",
+    )
     parser.add_argument("--json", action="store_true", help="print the ledger as JSON")
 
 
@@ -26,6 +31,10 @@ def run(args: argparse.Namespace) -> int:
     from sp_profiler.report.format import visible
     from sp_profiler.trace.find import find_runs
 
+    if args.against is not None:
+        from sp_profiler.cli import against
+
+        return against.run(args)
     ledgers: dict[str, tuple[LedgerEntry, ...]] = {}
     errors: dict[str, str] = {}
     for files in find_runs(args.paths):

@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 from sp_profiler import __version__
 from sp_profiler.analysis.across import AcrossRanks
-from sp_profiler.analysis.results import GemmFigures, GroupFigures, RankResult
+from sp_profiler.analysis.results import ContentionFigures, GemmFigures, GroupFigures, RankResult
 from sp_profiler.analysis.totals import total, total_coverage
 from sp_profiler.ledger import Ledger, LedgerEntry
-from sp_profiler.report.findings import Facts, findings
+from sp_profiler.report.findings import EndsDisagree, Facts, findings
 from sp_profiler.report.format import counted, rank_list
 from sp_profiler.report.model import Coverage, Report, Run, Timeline, Tool, Window
 from sp_profiler.report.sentences import Basis, sentences
@@ -35,6 +35,7 @@ def build(
     run_ledger: Sequence[LedgerEntry],
     facts: Sequence[TraceFacts],
     across: AcrossRanks,
+    contention: list[ContentionFigures] | None = None,
     rule: Literal["step", "trace"],
     timeline: Timeline | None,
 ) -> Report:
@@ -74,9 +75,23 @@ def build(
             Basis(totals, ranks, measured, len(numbers) if used == "step" else 0, windows, is_cpu)
         ),
         findings=findings(
-            Facts(totals, measured, windows, is_cpu, workload, _variables(run_json), _capability(run_json))
+            Facts(
+                totals,
+                measured,
+                windows,
+                is_cpu,
+                workload,
+                _variables(run_json),
+                _capability(run_json),
+                by_step=used == "step",
+                command=_command(run_json),
+                contention=contention,
+                stragglers=across.stragglers,
+                ends_disagree=_ends_disagree(across),
+            )
         ),
         data_quality=_ledger(run_ledger, results, across.ledger, run, is_cpu),
+        contention=contention,
         clocks=across.clocks,
         unmatched=across.unmatched,
         stragglers=across.stragglers,
@@ -133,6 +148,24 @@ def _variables(run_json: dict[str, Any] | None) -> dict[str, Any] | None:
     return run_json["environment"] | (run_json.get("set_by_tool") or {})
 
 
+def _command(run_json: dict[str, Any] | None) -> list[str] | None:
+    """The words of the command that made the run."""
+    command = (run_json or {}).get("command")
+    return [str(word) for word in command] if isinstance(command, list) else None
+
+
+def _ends_disagree(across: AcrossRanks) -> EndsDisagree | None:
+    """The collectives whose ends disagree, by the numbers that they have in the report."""
+    found = across.ends_apart
+    if found is None:
+        return None
+    first = [0]
+    for result in across.results:
+        first.append(first[-1] + len(result.collectives))
+    ids = sorted(first[result] + row for result, row in found.figures)
+    return EndsDisagree(found.collectives, found.largest_ns, found.groups, found.ranks, ids)
+
+
 def _capability(run_json: dict[str, Any] | None) -> int | None:
     """The lowest major compute capability of the run's NVIDIA devices, None when nothing tells it."""
     told = run_json or {}
@@ -176,10 +209,16 @@ def merge_gemms(gemms: Iterable[GemmFigures]) -> list[GemmFigures]:
 
 def _add_gemms(one: GemmFigures, two: GemmFigures) -> GemmFigures:
     total_ns = one.total_ns + two.total_ns
-    tflops = None
-    if one.tflops is not None and two.tflops is not None and total_ns:
-        tflops = (one.tflops * one.total_ns + two.tflops * two.total_ns) / total_ns
-    return replace(one, count=one.count + two.count, total_ns=total_ns, tflops=tflops)
+    tflops = _weighted((one.tflops, one.total_ns), (two.tflops, two.total_ns))
+    peak = _weighted((one.share_of_peak, one.total_ns), (two.share_of_peak, two.total_ns))
+    return replace(one, count=one.count + two.count, total_ns=total_ns, tflops=tflops, share_of_peak=peak)
+
+
+def _weighted(*parts: tuple[float | None, int]) -> float | None:
+    """The mean weighted by time; None where one is not known."""
+    known = [(value, ns) for value, ns in parts if value is not None]
+    whole = sum(ns for _, ns in known)
+    return sum(value * ns for value, ns in known) / whole if whole and len(known) == len(parts) else None
 
 
 def _coverage(results: Sequence[RankResult]) -> Coverage:
@@ -211,6 +250,7 @@ def _ledger(
         ledger.add("ranks-missing", "note", text, count=len(run.ranks_missing))
     if is_cpu:
         ledger.add("cpu-run", "note", _CPU_NOTE)
+    ledger.add("not-analysed-critical-path", "note", "critical_path is null: ask for it with --critical-path")
     return [replace(e, count=1) if e.code.startswith("not-analysed") else e for e in ledger.entries]
 
 

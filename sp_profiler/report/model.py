@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from sp_profiler.analysis.results import (
     Clock,
     CollectiveFigures,
+    ContentionFigures,
+    CriticalPath,
     Figures,
     GemmFigures,
     GroupFigures,
@@ -106,12 +108,12 @@ class Report:
     findings: list[Finding]
     data_quality: list[LedgerEntry]
     timeline: Timeline | None = None
-    contention: list[dict[str, Any]] | None = None
+    contention: list[ContentionFigures] | None = None
     clocks: list[Clock] | None = None  # None: one rank alone
     unmatched: list[Unmatched] | None = None
     stragglers: list[Straggler] | None = None
     memory: dict[str, Any] | None = None
-    critical_path: dict[str, Any] | None = None
+    critical_path: CriticalPath | None = None
     schema: Literal["sp-profile/report"] = SCHEMA
     schema_version: Literal[1] = field(default=SCHEMA_VERSION)
 

@@ -57,9 +57,9 @@ def sentences(basis: Basis) -> list[str]:
         return ["No activity was found: there is nothing to measure in this trace."]
     if not totals.comm_ns:
         return [_no_communication(basis), _average(basis)]
-    said = [_hiding(basis), _nothing_overlaps(basis), _under_which_role(basis), _hideable_unknown(basis)]
-    said += [_purpose_unknown(basis), _if_all_hidden(basis), _average(basis), _cpu_run(basis)]
-    return [sentence for sentence in said if sentence]
+    parts = (_hiding, _why_exposed, _nothing_overlaps, _under_which_role, _hideable_unknown, _purpose_unknown)
+    parts += (_if_all_hidden, _net_gain, _average, _cpu_run)
+    return [sentence for say in parts if (sentence := say(basis))]
 
 
 def _no_communication(basis: Basis) -> str:
@@ -126,6 +126,29 @@ def _parts_clause(basis: Basis, by_purpose: Mapping[str, int]) -> str:
     if rest:
         named.append(f"{duration(basis.mean(rest))} in others")
     return f", of which {listed(named)}"
+
+
+_CAUSES = {
+    "peer-skew": "waiting for a late peer",
+    "synchronous": "in synchronous collectives",
+    "partner-too-short": "outlasting the computation it runs under",
+    "late-partner": "before that computation starts",
+    "queued": "in collectives that began late, queued behind others",
+    "no-partner": "with nothing launched to run under",
+    "unknown": "for a reason the trace does not tell",
+}
+
+
+def _why_exposed(basis: Basis) -> str:
+    """The exposed time by cause (DESIGN section 6), largest first."""
+    exposed, causes = basis.totals.exposed_ns, basis.totals.exposed_by_cause_ns
+    if not exposed or not causes:
+        return ""
+    parts = sorted(((ns, key) for key, ns in causes.items() if ns), key=lambda part: (-part[0], part[1]))
+    if len(parts) == 1:
+        return f"All exposed time passes {_CAUSES[parts[0][1]]}."
+    named = [f"{duration(basis.mean(ns))} {_CAUSES[key]}" for ns, key in parts]
+    return f"Of the exposed {duration(basis.mean(exposed))}{basis.per} pass {listed(named)}."
 
 
 def _purpose(key: str) -> str:
@@ -209,6 +232,17 @@ def _if_all_hidden(basis: Basis) -> str:
         f"If everything hideable were hidden the {basis.whole} would take {duration(then)} "
         f"instead of {duration(now)}{rest}."
     )
+
+
+def _net_gain(basis: Basis) -> str:
+    """What overlap wins after what it costs the GEMMs beside it (DESIGN: Contention)."""
+    totals = basis.totals
+    if not totals.overlapped_ns or totals.net_gain_ns is None or not totals.slowdown_ns:
+        return ""
+    lost, gain = duration(basis.mean(totals.slowdown_ns)), basis.mean(totals.net_gain_ns)
+    if gain <= 0:
+        return f"Overlap slows the GEMMs beside it by {lost}{basis.per}, more than it hides."
+    return f"Overlap slows the GEMMs beside it by {lost}{basis.per}: it wins {duration(gain)} in the end."
 
 
 def _average(basis: Basis) -> str:

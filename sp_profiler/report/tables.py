@@ -7,6 +7,7 @@
 | `collectives` | collective of one rank                                                       |
 | `groups`      | process group                                                                |
 | `gemms`       | GEMM name, shape, dtype and role                                             |
+| `contention`  | GEMM shape, dtype and role: while communication overlaps it, and while not   |
 | `exposed`     | rank, device, step (null: all), `by` and `key`: every exposed_by_* map, long |
 | `left_out`    | rank, device, reason and kind                                                |
 | `data_quality`| ledger entry                                                                 |
@@ -31,7 +32,17 @@ from sp_profiler.report.format import visible
 from sp_profiler.report.json import to_plain
 from sp_profiler.report.model import Report
 
-TABLES = ("ranks", "steps", "collectives", "groups", "gemms", "exposed", "left_out", "data_quality")
+TABLES = (
+    "ranks",
+    "steps",
+    "collectives",
+    "groups",
+    "gemms",
+    "contention",
+    "exposed",
+    "left_out",
+    "data_quality",
+)
 
 _LONG_ONLY = ("exposed_by_module_ns", "exposed_by_layer_ns", "left_out")
 _EXPOSED_MAPS = tuple(f.name for f in fields(Figures) if f.name.startswith("exposed_") and "_by_" in f.name)
@@ -73,7 +84,7 @@ def _rows(report: Report, table: str) -> Iterator[Row]:
             for entry in figures.left_out:
                 yield {"rank": figures.rank, "device": figures.device} | to_plain(entry)
     else:
-        for item in getattr(report, table):
+        for item in getattr(report, table) or ():
             plain = to_plain(item)
             yield {key: value for key, value in plain.items() if key not in _LONG_ONLY}
 
@@ -98,6 +109,7 @@ def _columns_without_rows(table: str) -> list[str]:
     """Names of the columns of a table that may be empty, so that an empty table has a header."""
     from sp_profiler.analysis.results import (
         CollectiveFigures,
+        ContentionFigures,
         GemmFigures,
         GroupFigures,
         LeftOut,
@@ -112,6 +124,7 @@ def _columns_without_rows(table: str) -> list[str]:
         "collectives": CollectiveFigures,
         "groups": GroupFigures,
         "gemms": GemmFigures,
+        "contention": ContentionFigures,
         "data_quality": LedgerEntry,
     }
     if table == "exposed":

@@ -40,7 +40,12 @@ def print_report(report: Report, console: Console | None = None) -> None:
     _line(out, report.run.name, "bold")
     for place, sentence in enumerate(report.summary):
         _line(out, sentence, "bold" if place == 0 else "")
-    for table in (_ranks(report, out), _purposes(report, out)):
+    for table in (
+        _ranks(report, out),
+        _purposes(report, out),
+        _causes(report, out),
+        _contention(report, out),
+    ):
         if table is not None:
             _gap(out)
             _print(out, table)
@@ -171,6 +176,41 @@ def _purposes(report: Report, out: Console) -> Table | None:
     heads = ["purpose", "collectives", "duration", "overlapped", "exposed", "hidden of\nhideable"]
     title = f"By purpose, {'ms per step and rank' if by_step(report) else 'ms per rank'}"
     return _fitted(out, title, heads, rows, ["duration", "overlapped"])
+
+
+def _causes(report: Report, out: Console) -> Table | None:
+    """Why communication stays exposed."""
+    parts = {key: ns for key, ns in (report.totals.exposed_by_cause_ns or {}).items() if ns}
+    if not parts:
+        return None
+    count, whole = windows_of(report), sum(parts.values())
+    collectives = [c.cause for c in report.collectives]
+    rows = [
+        [cause, milliseconds(ns / count), percent(ns / whole), str(collectives.count(cause))]
+        for cause, ns in sorted(parts.items(), key=lambda part: -part[1])
+    ]
+    title = f"Exposed by cause, {'ms per step and rank' if by_step(report) else 'ms per rank'}"
+    return _fitted(out, title, ["cause", "exposed", "share", "collectives\nmostly so"], rows, ["share"])
+
+
+def _contention(report: Report, out: Console) -> Table | None:
+    """What overlap costs the GEMMs, where it could be compared."""
+    known = [one for one in report.contention or () if one.slowdown_ratio is not None]
+    if not known:
+        return None
+    rows = [
+        [
+            f"{one.role} {one.shape}",
+            one.dtype or "–",
+            f"{one.slowdown_ratio or 0:.2f}",
+            milliseconds(one.median_overlapped_ns),
+            milliseconds(one.median_alone_ns),
+            str(one.overlapped_count),
+        ]
+        for one in sorted(known, key=lambda one: -(one.slowdown_ns or 0))[:_ROWS]
+    ]
+    heads = ["GEMM", "dtype", "slowdown", "overlapped", "alone", "overlapped\nGEMMs"]
+    return _fitted(out, "GEMMs beside communication, median ms", heads, rows, ["dtype", heads[5]])
 
 
 def _findings(out: Console, report: Report) -> None:

@@ -126,6 +126,7 @@ def more_figures(report: Report) -> list[Shown]:
         _ns(report, "compute_ns", "Computation", "union of all kernels that compute"),
         _ns(report, "memory_op_only_ns", "Copies only", "copies and memsets beside nothing else"),
         _ns(report, "idle_ns", "Idle", "nothing runs on the device"),
+        *_on_device(report),
         _ns(report, "dgrad_comm_ns", "dgrad communication", "gradients of activations"),
         _ns(report, "wgrad_overlapped_ns", "… under wgrad", "dgrad communication while wgrad runs"),
         _ns(
@@ -139,6 +140,20 @@ def more_figures(report: Report) -> list[Shown]:
     ]
 
 
+def _on_device(report: Report) -> list[Shown]:
+    """Figures that only runs on devices have, as far as they are known."""
+    totals = report.totals
+    shown = []
+    if totals.host_bound_ns is not None:
+        shown.append(_ns(report, "host_bound_ns", "… host-bound", "what runs next was not launched yet"))
+    if totals.net_gain_ns is not None:
+        shown.append(
+            _ns(report, "slowdown_ns", "GEMM slowdown", "what overlapped GEMMs lose to communication")
+        )
+        shown.append(_ns(report, "net_gain_ns", "Net gain of overlap", "overlapped less the slowdown"))
+    return shown
+
+
 def tables(report: Report) -> list[Table]:
     """The sortable tables, most asked first."""
     made = [
@@ -149,6 +164,7 @@ def tables(report: Report) -> list[Table]:
         _steps_table(report),
         _groups_table(report),
         _gemms_table(report),
+        _contention_table(report),
     ]
     return [table for table in made if table.rows]
 
@@ -249,6 +265,8 @@ def _collectives_table(report: Report) -> Table:
         Column("partner", "Partner", "text"),
         Column("hideable_ns", "Hideable", "us", "µs"),
         Column("hidden_ns", "Hidden", "us", "µs"),
+        Column("cause", "Cause", "text"),
+        Column("queue_delay_ns", "Launch to start", "us", "µs"),
         Column("kernel", "Kernel", "text"),
     ]
     if any(c.busbw_gbps is not None for c in report.collectives):
@@ -353,6 +371,7 @@ def _gemms_table(report: Report) -> Table:
         Column("total_ns", "Total", "ms", "ms"),
         Column("mean", "Mean", "us", "µs"),
         Column("tflops", "Rate", "number", "TFLOP/s"),
+        Column("share_of_peak", "Of peak", "ratio", "%"),
         Column("name", "Kernel", "text"),
     ]
 
@@ -360,3 +379,21 @@ def _gemms_table(report: Report) -> Table:
         return gemm.total_ns // max(gemm.count, 1) if key == "mean" else getattr(gemm, key)
 
     return _table("gemms", "GEMMs", columns, report.gemms, get)
+
+
+def _contention_table(report: Report) -> Table:
+    columns = [
+        Column("role", "Role", "text"),
+        Column("shape", "Shape", "text"),
+        Column("dtype", "Dtype", "text"),
+        Column("overlapped_count", "Overlapped", "int"),
+        Column("median_overlapped_ns", "Median", "us", "µs"),
+        Column("alone_count", "Alone", "int"),
+        Column("median_alone_ns", "Median", "us", "µs"),
+        Column("slowdown_ratio", "Slowdown", "number", "×"),
+        Column("slowdown_ns", "Lost", "ms", "ms"),
+        Column("from_baseline", "From baseline", "text"),
+    ]
+    note = "GEMMs while communication overlaps at least half of each, and the others; 5 of each at least."
+    items = [one for one in report.contention or () if one.overlapped_count]
+    return _table("contention", "What overlap costs the GEMMs", columns, items, note=note)

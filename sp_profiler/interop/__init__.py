@@ -1,0 +1,1 @@
+"""Other tools, each behind one module; never imported unless asked for."""
