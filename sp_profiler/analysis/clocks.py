@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from sp_profiler.analysis.arrivals import SEND_RECV
 from sp_profiler.analysis.hosts import SAME_CLOCK_NS, Differences, Link, differences, links, middle
 from sp_profiler.analysis.matching import Ends
 from sp_profiler.analysis.results import Clock
-from sp_profiler.trace.tables import Int64
+from sp_profiler.trace.tables import NONE, Int64
 
 TIMES_SPREAD = 3
 """An offset is applied when it exceeds this many spreads; arrivals closer than this many are ties."""
@@ -59,7 +60,7 @@ def solve_clocks(
 ) -> Clocks:
     """Offsets of all hosts against the host of the lowest rank (the first member)."""
     usable = ends.together & ends.is_measured
-    place, assumed = _places(ends, instance, usable, member_host, member_base_ns)
+    place, assumed = _places(ends, instance, member_host, member_base_ns)
     found = differences(instance, usable, place[ends.member], ends.member, ends.end_ns)
     count = int(place.max(initial=-1)) + 1
     all_links = links(found)
@@ -102,16 +103,20 @@ def _ranks(member_rank: Sequence[int | None], place: Int64, host: int) -> list[i
 def _places(
     ends: Ends,
     instance: Int64,
-    usable: np.ndarray,
     member_host: Sequence[str | None],
     member_base_ns: Sequence[int],
 ) -> tuple[Int64, bool]:
-    """The host of each member, numbered in order of members. Members without a named host share one when
-    their base times are equal and their ends agree."""
+    """The host of each member, numbered in order of members, and whether that was assumed.
+
+    Members without a named host share one when their base times are equal and their ends agree (those of
+    send/recv too: good enough to recognise a clock, not to correct one).
+    """
     members = np.arange(len(member_host), dtype=np.int64)
     label: list[object] = [member if host is None else host for member, host in enumerate(member_host)]
     assumed = False
     if None in member_host:
+        p2p = ends.ops.index(SEND_RECV) if SEND_RECV in ends.ops else NONE
+        usable = (ends.together | (ends.op == p2p)) & ends.is_measured
         near = links(differences(instance, usable, members[ends.member], ends.member, ends.end_ns))
         for link in near:
             nameless = member_host[link.place] is None and member_host[link.other] is None

@@ -103,7 +103,6 @@ class Potentials:
     def __init__(self, hosts: Sequence[str | None]) -> None:
         self._parent = list(range(len(hosts)))
         self._ahead = [0] * len(hosts)  # of the parent's clock
-        self.same_clock_ns = SAME_CLOCK_NS
         first: dict[str, int] = {}
         for member, host in enumerate(hosts):
             if host is not None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from sp_profiler.analysis.arrivals import SEND_RECV, Arrivals
-from sp_profiler.analysis.hosts import Potentials
+from sp_profiler.analysis.hosts import SAME_CLOCK_NS, Potentials, middle
 from sp_profiler.analysis.order import Line, align, estimate_shift, overlapping, same_clock_matches
 from sp_profiler.classify.tables import Group
 from sp_profiler.trace.tables import NONE, Bool, Int64
@@ -24,6 +24,7 @@ from sp_profiler.trace.tables import NONE, Bool, Int64
 ENDS_TOGETHER = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
 """No rank can leave these before every rank has arrived, and all leave together."""
 _SIZES_DIFFER = frozenset({"all_to_all", "gather", "scatter"})  # between ranks, legally
+_CHANCE = 2  # collectives whose ends may agree by chance
 _ORDER_BY_OP = "?"  # key of collectives without a group: those of one operation are taken for one sequence
 
 
@@ -295,34 +296,40 @@ def _times_agree(ends: Ends, span: slice, numbers: Int64, potentials: Potentials
     """Whether instances matched by `Seq` can be what they claim: no rank leaves before the last arrives.
 
     Between clocks that are not known to be one, a constant is allowed; unless order alone matches more of
-    them with no clock offset at all, which a counter that is off by one does and an offset cannot.
+    them with no clock offset at all, which a counter that is off does and an offset cannot.
     """
     member = ends.member[span]
     order = np.lexsort((member, numbers))
     order = order[numbers[order] >= 0]
-    lines = {int(m): order[member[order] == m] for m in np.unique(member[order])}
-    reference = max(lines, key=lambda m: len(lines[m]))
-    base = lines[reference]
-    for other, rows in lines.items():
-        if other == reference:
-            continue
-        _, at, to = np.intersect1d(numbers[base], numbers[rows], return_indices=True)
-        if not len(at):
-            continue
-        one, two = _line(ends, span.start + base[at]), _line(ends, span.start + rows[to])
-        together = one.together
-        if not together.any():
-            continue
-        difference = (two.end_ns - one.end_ns)[together]
-        known = potentials.between(other, reference)
-        shift = int(np.median(difference)) if known is None else known
+    rows_of = {int(m): order[member[order] == m] for m in np.unique(member[order])}
+    reference = max(rows_of, key=lambda m: len(rows_of[m]))
+    base = rows_of.pop(reference)
+    return all(
+        _pair_agrees(ends, span.start, numbers, (base, rows), potentials.between(other, reference))
+        for other, rows in rows_of.items()
+    )
+
+
+def _pair_agrees(
+    ends: Ends, first: int, numbers: Int64, pair: tuple[Int64, Int64], known_shift: int | None
+) -> bool:
+    """The same of two members. `pair` are their rows in the key, which begins at row `first`."""
+    base, rows = pair
+    _, at, to = np.intersect1d(numbers[base], numbers[rows], return_indices=True)
+    one, two = _line(ends, first + base[at]), _line(ends, first + rows[to])
+    together = one.together
+    is_off = not len(at)  # no number in common: not proof, but reason to look
+    if together.any():
+        apart = (two.end_ns - one.end_ns)[together]
+        shift = middle(apart) if known_shift is None else known_shift
         if np.mean(overlapping(one, two, shift)[together]) < 0.5:
             return False
-        if known is None and abs(shift) >= potentials.same_clock_ns:
-            whole = _line(ends, span.start + np.sort(base)), _line(ends, span.start + np.sort(rows))
-            if same_clock_matches(*whole, potentials.same_clock_ns) > len(at):
-                return False
-    return True
+        is_off = known_shift is None and abs(shift) >= SAME_CLOCK_NS
+    if not is_off:
+        return True
+    whole = [_line(ends, first + np.sort(both)) for both in pair]
+    by_order = same_clock_matches(whole[0], whole[1].moved(-(known_shift or 0)), SAME_CLOCK_NS)
+    return by_order <= max(len(at), _CHANCE)
 
 
 def _line(ends: Ends, rows: Int64) -> Line:
@@ -344,7 +351,7 @@ def _by_order(ends: Ends, chosen: Int64, potentials: Potentials) -> Int64:
         line = _line(ends, chosen[rows])
         shift = potentials.between(other, first)
         if shift is None:
-            shift = estimate_shift(master, line, potentials.same_clock_ns)
+            shift = estimate_shift(master, line, SAME_CLOCK_NS)
             if line.together.any():
                 potentials.join(other, first, shift)
         line = line.moved(-shift)
