@@ -16,6 +16,7 @@ from sp_profiler.classify.context import Context
 from sp_profiler.classify.nodes import is_built_in_node, node_name
 from sp_profiler.classify.shapes import Product, product_of
 from sp_profiler.classify.tables import Activities, Collective, Kind, Phase, Role
+from sp_profiler.record.annotate import PREFIX
 from sp_profiler.trace.tables import NONE, Bool, Category, Int64
 
 _KINDS = tuple(
@@ -127,9 +128,11 @@ def launches_of(
     name = events.name[nest.row]
     match = context.trace.strings.match
     calls = events.category[nest.row] != int(Category.RUNTIME)
+    calls &= ~match(name, lambda text: text.startswith(PREFIX))  # ours have been read, or are not to be
+    operators = calls & (events.category[nest.row] == int(Category.CPU_OP))
 
-    def nearest(pattern: Callable[[str], bool]) -> Int64:
-        return through(nest.nearest(calls & match(name, pattern)))[rows]
+    def nearest(pattern: Callable[[str], bool], among: Bool = calls) -> Int64:
+        return through(nest.nearest(among & match(name, pattern)))[rows]
 
     here = through(np.append(np.arange(len(nest.row)), NONE))
     known = nearest(lambda text: name_kind(text) is not None)
@@ -153,7 +156,8 @@ def launches_of(
         in_accumulation=(accumulation != NONE) & (accumulation > function),
         in_optimizer=optimizer != NONE,
         in_attention=(through(context.attention)[rows] != NONE)
-        | (nearest(lambda t: bool(_CONTEXT.search(t))) != NONE),
+        # Operators only: a user's range "attention" holds the projections too.
+        | (nearest(lambda t: bool(_CONTEXT.search(t)), operators) != NONE),
         in_node=backward & custom & ~wrapped,
         in_function=(function != NONE) & (function > inner),
         in_backward=backward,

@@ -1,0 +1,123 @@
+"""Without annotations the classifier finds what they say: on runs of our workloads, and on their twins."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from device_twin import device_twin
+from roles_worker import RUNS
+
+from sp_profiler.analysis.rank import analyze_rank
+from sp_profiler.analysis.results import RankResult
+from sp_profiler.analysis.steps import WindowRule
+from sp_profiler.classify import classify
+from sp_profiler.classify.tables import Classified, Kind, Role
+from sp_profiler.trace.decode import decode_trace
+from sp_profiler.trace.tables import Trace
+
+pytestmark = pytest.mark.gloo
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("roles")
+    worker = Path(__file__).with_name("roles_worker.py")
+    with (out / "log").open("w") as log:
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, str(worker), str(rank), str(out / "store"), str(out)], stdout=log, stderr=log
+            )
+            for rank in range(2)
+        ]
+        try:
+            codes = [rank.wait(timeout=240) for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.kill()
+                rank.wait()
+    assert codes == [0, 0], (out / "log").read_text()[-4000:]
+    for name in RUNS:
+        device_twin(out / f"{name}.rank-00000.json", out / f"{name}.twin.json")
+    return out
+
+
+def both(recorded: Path, name: str, kind: str) -> tuple[Trace, Classified, Classified]:
+    """The trace, classified with and without its annotations."""
+    trace = decode_trace(str(recorded / f"{name}.{'rank-00000' if kind == 'cpu' else 'twin'}.json"))
+    return trace, classify(trace), classify(trace, use_annotations=False)
+
+
+def roles(classified: Classified, rows: np.ndarray) -> list[str]:
+    return [Role(role).name for role in classified.activities.role[rows]]
+
+
+@pytest.mark.parametrize("kind", ["cpu", "device"])
+@pytest.mark.parametrize("name", RUNS)
+def test_roles_agree_with_the_annotations(recorded: Path, name: str, kind: str) -> None:
+    _, annotated, blind = both(recorded, name, kind)
+    assert annotated.is_cpu_only == (kind == "cpu")
+    gemms = np.flatnonzero(annotated.activities.is_gemm)
+    np.testing.assert_array_equal(gemms, np.flatnonzero(blind.activities.is_gemm))
+    truth = roles(annotated, gemms)
+    known = Counter(truth)
+    assert known["FWD"] == known["WGRAD"] > 0  # the truth is one
+    assert "UNKNOWN" not in known
+    assert roles(blind, gemms) == truth
+    used = {blind.rules[rule] for rule in blind.activities.role_rule[gemms]}
+    assert not used & {"none", "annotation", "kernel-layout", "node-order"}
+    assert ("strides" in used) == ("square" in name or "wide" in name)
+
+
+@pytest.mark.parametrize("kind", ["cpu", "device"])
+@pytest.mark.parametrize("name", RUNS)
+def test_attention_and_optimizer_agree(recorded: Path, name: str, kind: str) -> None:
+    """All computation, not only GEMMs: a workload's ranges name attention and the optimizer whole."""
+    _, annotated, blind = both(recorded, name, kind)
+    rows = annotated.activities.kind == Kind.COMPUTATION
+    for role in (Role.ATTENTION, Role.OPTIMIZER):
+        mine = (annotated.activities.role == role) & rows
+        assert mine.any() or kind == "device"
+        # A range around a node holds a few views and copies that are outside the attention operator.
+        core = mine & ~np.isin(blind.activities.role, [Role.OTHER])
+        np.testing.assert_array_equal(core, (blind.activities.role == role) & rows)
+
+
+@pytest.mark.parametrize("kind", ["cpu", "device"])
+@pytest.mark.parametrize("name", RUNS)
+def test_purposes_agree_with_the_annotations(recorded: Path, name: str, kind: str) -> None:
+    _, annotated, blind = both(recorded, name, kind)
+    assert len(annotated.collectives) == len(blind.collectives) > 0
+    assert [c.op for c in annotated.collectives] == [c.op for c in blind.collectives]
+    truth = [c.purpose for c in annotated.collectives]
+    assert "unknown" not in truth
+    assert [c.purpose for c in blind.collectives] == truth
+    said, found = (
+        classified.activities.phase[classified.activities.collective >= 0]
+        for classified in (annotated, blind)
+    )
+    np.testing.assert_array_equal(said, found)
+    if kind == "device":
+        assert {c.group.key for c in blind.collectives if c.group} == {"1[0,1]"}  # the name gave nothing away
+
+
+def analysed(trace: Trace, classified: Classified) -> RankResult:
+    return analyze_rank(trace, classified, WindowRule("step", None))
+
+
+@pytest.mark.parametrize("name", [name for name in RUNS if name[:2] in ("tp", "sp")])
+def test_what_hides_under_what_agrees(recorded: Path, name: str) -> None:
+    """The partner rule "same linear" finds on twins what the annotations say."""
+    trace, annotated, blind = both(recorded, name, "device")
+    expected, found = (analysed(trace, classified).ranks[0] for classified in (annotated, blind))
+    assert expected.partner_hideable_ns
+    for field in ("partner_hidden_ns", "partner_hideable_ns", "dgrad_comm_ns", "wgrad_overlapped_ns"):
+        assert getattr(found, field) == getattr(expected, field), field
+    assert found.hiding_by_purpose == expected.hiding_by_purpose
+    if "async" in name:
+        assert found.partner_hidden_ns
+        assert found.wgrad_overlapped_ns
