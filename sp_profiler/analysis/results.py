@@ -268,7 +268,7 @@ class CriticalPath:
     step: int | None  # None: the whole trace
     source: str  # the tool and its version
     total_ns: int
-    by_kind_ns: dict[str, int]  # cpu_bound, gpu_compute_bound, gpu_communication_bound, ... (the tool's words)
+    by_kind_ns: dict[str, int]  # in the tool's words: cpu_bound, gpu_compute_bound, ...
     longest: list[CriticalPathPart]
     is_complete: bool  # False: the tool could not connect all of it
 

@@ -1,0 +1,101 @@
+"""One rank of a gloo run that provokes the causes of exposure: `causes_gloo_worker.py RANK STORE OUT`.
+
+Each collective is named after the cause it must show (`module=` of its annotation).
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.profiler import ProfilerActivity, profile, schedule
+
+from sp_profiler.record.annotate import annotate
+
+GROUP = "tp[0,1]"
+LARGE = 8_000_000  # elements: an all-reduce of some tens of milliseconds
+COUNTER = iter(range(10**6))
+
+
+def launch(module: str, data: torch.Tensor, *, is_async: bool, partner: str | None = None) -> tuple[Any, int]:
+    """An annotated all-reduce: its handle and its sequence number."""
+    seq = next(COUNTER)
+    fields = {"op": "all_reduce", "group": GROUP, "bytes": 4 * data.numel(), "dtype": "float32", "seq": seq}
+    with annotate("comm", async_=is_async, module=module, purpose="dgrad", partner=partner, **fields):
+        return dist.all_reduce(data, async_op=is_async), seq
+
+
+def wait(handle: tuple[Any, int]) -> None:
+    with annotate("wait", op="all_reduce", group=GROUP, seq=handle[1]):
+        handle[0].wait()
+
+
+def wgrad(module: str, size: int, times: int = 1) -> None:
+    a = torch.ones(size, size)
+    with annotate("wgrad", module=module):
+        for _ in range(times):
+            a @ a
+
+
+def step(rank: int, tensors: list[torch.Tensor]) -> None:
+    large, small = tensors[0], torch.ones(1000)
+    dist.barrier()
+    if rank == 1:
+        time.sleep(0.1)
+    launch("peer-skew", small, is_async=False)
+
+    dist.barrier()
+    wait(launch("synchronous", large, is_async=True))
+
+    dist.barrier()
+    handle = launch("no-partner", large, is_async=True)
+    time.sleep(0.05)
+    wait(handle)
+
+    dist.barrier()
+    handle = launch("partner-too-short", large, is_async=True, partner="wgrad")
+    wgrad("partner-too-short", 64)
+    wait(handle)
+
+    # gloo works on two collectives of a group at a time: the third and the fourth queue behind them.
+    dist.barrier()
+    handles = [launch(f"first-{i}", one, is_async=True) for i, one in enumerate(tensors[:3])]
+    handles.append(launch("queued", tensors[3], is_async=True, partner="wgrad"))
+    wgrad("queued", 256, times=10)
+    for handle in handles:
+        wait(handle)
+
+    # The partner's kernels are launched long after the collective began.
+    dist.barrier()
+    handle = launch("late-partner", large, is_async=True, partner="wgrad")
+    wgrad("other", 8)
+    time.sleep(0.03)
+    wgrad("late-partner", 1024, times=4)
+    wait(handle)
+
+
+def main(rank: int, store: str, out: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    tensors = [torch.ones(LARGE) for _ in range(4)]
+
+    def export(profiler: Any) -> None:
+        profiler.export_chrome_trace(f"{out}/rank-{rank:05d}.pt.trace.json.gz")
+
+    with profile(
+        activities=[ProfilerActivity.CPU],
+        record_shapes=True,
+        schedule=schedule(wait=0, warmup=1, active=1),
+        on_trace_ready=export,
+    ) as profiler:
+        for _ in range(2):
+            step(rank, tensors)
+            profiler.step()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2], sys.argv[3])
