@@ -56,6 +56,7 @@ class DocumentReader:
             goes_on = self._object()
         while goes_on and self._more_behind_the_end():
             goes_on = self._object()
+        self._events.flush()
         if not self._found_events:
             raise self._not_a_trace()
 
@@ -196,25 +197,19 @@ class DocumentReader:
         self._faults.bad_metadata(start)
         text.at += 1
         while True:
-            member = scan.next_member(text.data, text.at)
-            # After the events, more of them: another write got in between, and its list seemed to end.
-            find = scan.next_separated_event if self._found_events else scan.next_list_of_events
-            opening = find(text.data, text.at)
-            places = [place for place in (member, opening) if place is not None]
-            if places and (text.is_end or min(places) + scan.MARGIN <= len(text.data)):
+            found = scan.next_landmark(text.data, text.at, found_events=self._found_events)
+            if found and (text.is_end or found[0] + scan.MARGIN <= len(text.data)):
                 break
             if text.is_end:
                 text.at = len(text.data)
                 return False
-            if not places:
+            if not found:
                 text.at = max(text.at, len(text.data) - scan.MARGIN)
             text.grow()
-        text.at = min(places)
-        if text.at == member:
+        text.at, is_key = found
+        if is_key:
             return True
-        if not self._found_events:
-            text.at += 1
-            self._found_events = True
+        self._found_events = True
         return self._events.read_list()
 
     def _more_behind_the_end(self) -> bool:

@@ -48,6 +48,7 @@ class EventReader:
         self._faults = faults
         self._columns = columns
         self._chunk_bytes = max(chunk_bytes, 1)
+        self._no_border_before = 0  # an offset; looking again would cost the square of a damaged stretch
         self._single: list[tuple[Event, int]] = []  # events that were read one by one, with their offsets
 
     def event_follows(self) -> bool:
@@ -80,13 +81,14 @@ class EventReader:
         while True:
             step = self._gap(expected)
             if step != "event":
-                self._flush()
                 return step == "list-end"
             expected = 0  # they were passed; a smaller chunk may be tried from here
             text.want(span + scan.MARGIN)
             end = min(text.at + span, len(text.data))
-            border = scan.last_border(text.data, text.at, end)
+            searched = self._no_border_before - text.base - scan.MARGIN
+            border = scan.last_border(text.data, max(text.at, searched), end)
             if border is None:
+                self._no_border_before = max(self._no_border_before, text.base + end)
                 expected = self._one_event()
                 span = min(max(2 * span, _SMALL_CHUNK), self._chunk_bytes)
                 continue
@@ -168,7 +170,7 @@ class EventReader:
             return int(place[1]) - 1 if place else 0
         except RecursionError:
             return 0
-        self._flush()
+        self.flush()
         base = text.base + start
         self._columns.add(events, lambda index: base + _nth_event(raw, index))
         return None
@@ -177,9 +179,10 @@ class EventReader:
         """Hold an event that was read by itself; many go into the columns together."""
         self._single.append((event, offset))
         if len(self._single) >= _MOST_SINGLE:
-            self._flush()
+            self.flush()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Put the events that were read one by one into the columns; call it after the last list."""
         single, self._single = self._single, []
         if single:
             self._columns.add([event for event, _ in single], lambda index: single[index][1])

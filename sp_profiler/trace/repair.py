@@ -233,7 +233,7 @@ def _has_surrogate(text: str) -> bool:
 
 def _event(members: dict[str, Any], codes: set[str]) -> Event | None:
     phase = members.get("ph")
-    if not isinstance(phase, str) or not phase:
+    if not isinstance(phase, str) or not phase or (phase in _TIMED_PHASES and "ts" not in members):
         return None
     given = members.get("args")
     if given is not None and not isinstance(given, dict):
@@ -251,6 +251,7 @@ def _event(members: dict[str, Any], codes: set[str]) -> Event | None:
     )
 
 
+_TIMED_PHASES = ("X", "i", "s", "f")
 _ARGS_FIELDS = tuple(zip(Args.__struct_fields__, Args.__struct_encode_fields__, strict=True))
 _RAW_ARGS = ("dims", "strides", "types")
 

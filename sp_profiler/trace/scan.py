@@ -57,11 +57,13 @@ TOP_LEVEL_KEYS = (
     "ERROR",
 )
 _MEMBER = re.compile(rb'"(?:' + "|".join(TOP_LEVEL_KEYS).encode() + rb')"[ \t\r\n]{0,64}:')
-_LIST_END = re.compile(rb"\][ \t\r\n]{0,64},[ \t\r\n]{0,64}(?=" + _MEMBER.pattern + rb")")
+_LIST_END = rb"\][ \t\r\n]{0,64},[ \t\r\n]{0,64}(?=" + _MEMBER.pattern + rb")"
 _FILE_END = re.compile(rb"\][ \t\r\n]*+\}[ \t\r\n]*+\Z")
 _BARE_END = re.compile(rb"\][ \t\r\n]*+\Z")
-_AFTER_COMMA = re.compile(rb',[ \t\r\n]{0,64}(?=\{[ \t\r\n]{0,64}"ph"[ \t]{0,8}:)')
-_LIST_OPENING = re.compile(rb'\[[ \t\r\n]{0,64}(?=\{[ \t\r\n]{0,64}"ph"[ \t]{0,8}:)')
+_KINETO_FOLLOWS = rb'(?=\{[ \t\r\n]{0,64}"ph"[ \t]{0,8}:)'
+_KEY_OR_LIST = re.compile(_MEMBER.pattern + rb"|\[[ \t\r\n]{0,64}" + _KINETO_FOLLOWS)
+_KEY_OR_EVENT = re.compile(_MEMBER.pattern + rb"|,[ \t\r\n]{0,64}" + _KINETO_FOLLOWS)
+_RESUME = re.compile(_EVENT_START.pattern + rb"|" + _LIST_END)
 
 MARGIN = 256
 """A match of the patterns above is never longer; searches that go on overlap by so much."""
@@ -160,27 +162,21 @@ def next_resume(text: bytes, start: int, *, at_end: bool, is_bare: bool) -> Resu
     there only Kineto's own first key (`ph`) is taken for a new event. `at_end`: the text ends the file;
     `is_bare`: the list is the whole file.
     """
-    event = _first_event(text, start)
-    limit = len(text) if event is None else min(len(text), event + MARGIN)
-    for match in _LIST_END.finditer(text, start, limit):
-        if event is not None and match.start() > event:
-            break
-        return Resume(match.start(), True)
-    if event is not None:
-        return Resume(event, False)
+    for match in _RESUME.finditer(text, start):
+        if text[match.start()] == ord("]"):
+            return Resume(match.start(), True)
+        if _may_begin_event(text, match.start()):
+            return Resume(match.start(), False)
     # Elsewhere `]}` closes lists inside arguments; only what ends the file ends the events.
     last = (_BARE_END if is_bare else _FILE_END).search(text, start) if at_end else None
     return None if last is None else Resume(last.start(), True)
 
 
-def _first_event(text: bytes, start: int) -> int | None:
-    for match in _EVENT_START.finditer(text, start):
-        before = text[max(0, match.start() - 64) : match.start()].rstrip(b" \t\r\n")[-1:]
-        if before in (b",", b"[", b"]", b"}", b"\0", b""):
-            return match.start()
-        if before != b":" and _KINETO_START.match(text, match.start()):
-            return match.start()
-    return None
+def _may_begin_event(text: bytes, start: int) -> bool:
+    before = text[max(0, start - 64) : start].rstrip(b" \t\r\n")[-1:]
+    if before in (b",", b"[", b"]", b"}", b"\0", b""):
+        return True
+    return before != b":" and _KINETO_START.match(text, start) is not None
 
 
 def next_member(text: bytes, start: int) -> int | None:
@@ -189,16 +185,17 @@ def next_member(text: bytes, start: int) -> int | None:
     return match.start() if match else None
 
 
-def next_list_of_events(text: bytes, start: int) -> int | None:
-    """The first place at or after `start` where a list opens with an event."""
-    match = _LIST_OPENING.search(text, start)
-    return match.start() if match else None
+def next_landmark(text: bytes, start: int, *, found_events: bool) -> tuple[int, bool] | None:
+    """The first known top-level key, or the first place where events begin, at or after `start`.
 
-
-def next_separated_event(text: bytes, start: int) -> int | None:
-    """The first place at or after `start` where an event of Kineto follows a comma."""
-    match = _AFTER_COMMA.search(text, start)
-    return match.end() if match else None
+    Events begin with a bracket; once some were found also after a comma, for then another write got in
+    between. Returns the place and whether it is a key; None where there is neither.
+    """
+    match = (_KEY_OR_EVENT if found_events else _KEY_OR_LIST).search(text, start)
+    if match is None:
+        return None
+    is_key = text[match.start()] == ord('"')
+    return (match.start() if is_key else match.end()), is_key
 
 
 def looks_like_event(text: bytes, start: int) -> bool:

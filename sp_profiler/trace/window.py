@@ -29,8 +29,8 @@ class Window:
         """Have at least `count` bytes from `at` on; False when the text ends before. `at` becomes 0
         whenever more is read."""
         missing = count - (len(self.data) - self.at)
-        if missing <= 0:
-            return True
+        if missing <= 0 or self.is_end:
+            return missing <= 0
         pieces = [self.data[self.at :]]
         while missing > 0 and not self.is_end:
             block = next(self._blocks, None)
