@@ -72,7 +72,16 @@ def build(
         gemms=merge_gemms(gemm for result in results for gemm in result.gemms),
         coverage=_coverage(results),
         summary=sentences(
-            Basis(totals, ranks, measured, len(numbers) if used == "step" else 0, windows, is_cpu)
+            Basis(
+                totals,
+                ranks,
+                measured,
+                len(numbers) if used == "step" else 0,
+                windows,
+                is_cpu,
+                across.skew_wait_ns,
+                across.stragglers or (),
+            )
         ),
         findings=findings(
             Facts(

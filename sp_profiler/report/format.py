@@ -77,6 +77,25 @@ def size(count: float | None) -> str:
     raise AssertionError("unreachable")
 
 
+def cell_text(kind: str, value: object) -> str:
+    """A cell of a table of the report, without its unit (the header has it)."""
+    if value is None:
+        return "–"
+    if kind == "text" or not isinstance(value, (int, float)):
+        return str(value)
+    if kind == "ms":
+        return milliseconds(value)
+    if kind == "us":
+        return milliseconds(value * 1000)
+    if kind == "ratio":
+        return percent(value).removesuffix(" %")
+    if kind == "bytes":
+        return size(value)
+    if kind == "int":
+        return str(value)
+    return "<0.01" if 0 < abs(value) < 0.01 else _digits(value)
+
+
 def counted(count: int, noun: str, plural: str | None = None) -> str:
     """`1 step`, `3 steps`."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}".replace(",", "\u202f")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from sp_profiler.report import view
 from sp_profiler.report.compare_table import compare_table
-from sp_profiler.report.format import duration, milliseconds, percent, size, visible
+from sp_profiler.report.format import cell_text, duration, visible
 from sp_profiler.report.model import Report
 from sp_profiler.report.view import Table, per_text
 
@@ -94,23 +94,6 @@ def _view_table(table: Table) -> str:
     more = table.total - len(rows)
     note = f"\n\n{more} more rows in the data files." if more > 0 else ""
     return f"## {table.title}\n\n{_table(header, rows, numeric)}{note}"
-
-
-def cell_text(kind: str, value: object) -> str:
-    """A cell of a table of the report, without its unit (the header has it)."""
-    if value is None:
-        return "–"
-    if kind == "text" or not isinstance(value, (int, float)):
-        return str(value)
-    if kind == "ms":
-        return milliseconds(value)
-    if kind == "us":
-        return milliseconds(value * 1000)
-    if kind == "ratio":
-        return percent(value).removesuffix(" %")
-    if kind == "bytes":
-        return size(value)
-    return str(value) if kind == "int" else f"{value:.1f}"
 
 
 def _left_out(report: Report) -> str:

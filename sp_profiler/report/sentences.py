@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from sp_profiler.analysis.results import CollectiveFigures, Figures, Hiding, RankFigures
+from sp_profiler.analysis.results import CollectiveFigures, Figures, Hiding, RankFigures, Straggler
 from sp_profiler.report.format import counted, duration, listed, percent, visible
 
 _OPS = {
@@ -37,6 +37,8 @@ class Basis:
     steps: int  # 0: the window is the whole trace
     windows: int
     is_cpu: bool
+    skew_wait_ns: int | None = None  # all waits for the last rank; None: no collective was matched
+    stragglers: Sequence[Straggler] = ()
 
     @property
     def per(self) -> str:
@@ -58,7 +60,7 @@ def sentences(basis: Basis) -> list[str]:
     if not totals.comm_ns:
         return [_no_communication(basis), _average(basis)]
     parts = (_hiding, _why_exposed, _nothing_overlaps, _under_which_role, _hideable_unknown, _purpose_unknown)
-    parts += (_if_all_hidden, _net_gain, _average, _cpu_run)
+    parts += (_waiting, _if_all_hidden, _net_gain, _average, _cpu_run)
     return [sentence for say in parts if (sentence := say(basis))]
 
 
@@ -232,6 +234,23 @@ def _if_all_hidden(basis: Basis) -> str:
         f"If everything hideable were hidden the {basis.whole} would take {duration(then)} "
         f"instead of {duration(now)}{rest}."
     )
+
+
+def _waiting(basis: Basis) -> str:
+    """What ranks lost to each other, and to whom most (DESIGN: Across ranks)."""
+    if not basis.skew_wait_ns:
+        return ""
+    inside = sum(c.dur_ns for c in basis.collectives if c.skew_wait_ns is not None)
+    share = f" ({percent(basis.skew_wait_ns / inside)} of the time in their collectives)" if inside else ""
+    waited = duration(basis.mean(basis.skew_wait_ns))
+    said = f"Ranks spend {waited}{basis.per}{share} waiting for the last to arrive"
+    if not basis.stragglers:
+        return f"{said}; no rank is later than the others beyond what the clocks can tell."
+    worst = basis.stragglers[0]
+    whole = worst.cost_ns == basis.skew_wait_ns
+    lost = "all of it" if whole else f"{duration(basis.mean(worst.cost_ns))} of it"
+    times = counted(worst.collectives, "collective")
+    return f"{said}: {lost} for rank {worst.rank}, which is last in {times}."
 
 
 def _net_gain(basis: Basis) -> str:

@@ -8,6 +8,10 @@
 | `groups`      | process group                                                                |
 | `gemms`       | GEMM name, shape, dtype and role                                             |
 | `contention`  | GEMM shape, dtype and role: while communication overlaps it, and while not   |
+| `bandwidth`   | group and operation                                                          |
+| `clocks`      | host                                                                         |
+| `stragglers`  | rank that the others waited for                                              |
+| `unmatched`   | collective that some of its ranks lack                                       |
 | `exposed`     | rank, device, step (null: all), `by` and `key`: every exposed_by_* map, long |
 | `left_out`    | rank, device, reason and kind                                                |
 | `data_quality`| ledger entry                                                                 |
@@ -38,16 +42,20 @@ TABLES = (
     "collectives",
     "groups",
     "gemms",
+    "bandwidth",
     "contention",
+    "clocks",
+    "stragglers",
+    "unmatched",
     "exposed",
     "left_out",
     "data_quality",
 )
 
-_LONG_ONLY = ("exposed_by_module_ns", "exposed_by_layer_ns", "left_out")
+_LONG_ONLY = ("exposed_by_module_ns", "exposed_by_layer_ns", "left_out", "bandwidth")
 _EXPOSED_MAPS = tuple(f.name for f in fields(Figures) if f.name.startswith("exposed_") and "_by_" in f.name)
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
-_LIST_COLUMNS = {"ranks": pl.List(pl.Int64)}
+_LIST_COLUMNS = dict.fromkeys(("ranks", "ranks_present", "ranks_missing"), pl.List(pl.Int64))
 
 Row = dict[str, Any]
 
@@ -79,6 +87,10 @@ def parquet_tables(report: Report) -> dict[str, bytes]:
 def _rows(report: Report, table: str) -> Iterator[Row]:
     if table == "exposed":
         yield from _exposed_rows(report)
+    elif table == "bandwidth":
+        for group in report.groups:
+            for entry in group.bandwidth or ():
+                yield {"group": group.group} | to_plain(entry)
     elif table == "left_out":
         for figures in report.ranks:
             for entry in figures.left_out:
@@ -108,6 +120,8 @@ def _exposed_rows(report: Report) -> Iterator[Row]:
 def _columns_without_rows(table: str) -> list[str]:
     """Names of the columns of a table that may be empty, so that an empty table has a header."""
     from sp_profiler.analysis.results import (
+        Bandwidth,
+        Clock,
         CollectiveFigures,
         ContentionFigures,
         GemmFigures,
@@ -115,6 +129,8 @@ def _columns_without_rows(table: str) -> list[str]:
         LeftOut,
         RankFigures,
         StepFigures,
+        Straggler,
+        Unmatched,
     )
     from sp_profiler.ledger import LedgerEntry
 
@@ -125,10 +141,15 @@ def _columns_without_rows(table: str) -> list[str]:
         "groups": GroupFigures,
         "gemms": GemmFigures,
         "contention": ContentionFigures,
+        "clocks": Clock,
+        "stragglers": Straggler,
+        "unmatched": Unmatched,
         "data_quality": LedgerEntry,
     }
     if table == "exposed":
         return ["rank", "device", "step", "by", "key", "ns"]
+    if table == "bandwidth":
+        return ["group", *(f.name for f in fields(Bandwidth))]
     if table == "left_out":
         return ["rank", "device", *(f.name for f in fields(LeftOut))]
     return [f.name for f in fields(classes[table]) if f.name not in _LONG_ONLY]

@@ -15,11 +15,13 @@ from rich.text import Text
 
 from sp_profiler.ledger import SEVERITIES
 from sp_profiler.report.compare_table import compare_table
-from sp_profiler.report.format import counted, duration, milliseconds, percent, visible
+from sp_profiler.report.format import cell_text, counted, duration, milliseconds, percent, visible
 from sp_profiler.report.model import Report, by_step, windows_of
+from sp_profiler.report.view_ranks import Listing, listings
 
 PIPE_WIDTH = 120
 _ROWS = 16
+_LONGEST = 40  # characters of a name in a table
 _REASONS = {
     "before-first-window": "before the first window",
     "after-last-window": "after the last window",
@@ -43,6 +45,7 @@ def print_report(report: Report, console: Console | None = None) -> None:
     for table in (
         _ranks(report, out),
         _purposes(report, out),
+        *(_listing(one, out) for one in listings(report) if one.id != "unmatched"),
         _causes(report, out),
         _contention(report, out),
     ):
@@ -211,6 +214,24 @@ def _contention(report: Report, out: Console) -> Table | None:
     ]
     heads = ["GEMM", "dtype", "slowdown", "overlapped", "alone", "overlapped\nGEMMs"]
     return _fitted(out, "GEMMs beside communication, median ms", heads, rows, ["dtype", heads[5]])
+
+
+def _listing(one: Listing, out: Console) -> Table:
+    """A table about ranks beside each other. Text columns that do not fit are dropped first."""
+    heads = [f"{label.lower()}\n{unit}".strip() or "bound" for label, _, unit in one.columns]
+    rows = [
+        [_short(cell_text(kind, value)) for (_, kind, _), value in zip(one.columns, row, strict=True)]
+        for row in one.rows[:_ROWS]
+    ]
+    table = _fitted(out, one.title, heads, rows, [heads[place] for place in (-1, 2)])
+    if len(one.rows) > _ROWS:
+        table.caption = f"the first {_ROWS} of {len(one.rows)}"
+    return table
+
+
+def _short(text: str) -> str:
+    """A group of 64 ranks has a long name; both its ends tell it apart."""
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 12]}…{text[-11:]}"
 
 
 def _findings(out: Console, report: Report) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from sp_profiler.report import view_ranks
 from sp_profiler.report.figures import collective_kind
 from sp_profiler.report.format import duration, percent, visible
 from sp_profiler.report.model import Report, by_step, windows_of
@@ -159,6 +160,7 @@ def tables(report: Report) -> list[Table]:
     made = [
         _kinds_table(report),
         _collectives_table(report),
+        *(_listing_table(one) for one in view_ranks.listings(report)),
         _exposed_table(report),
         _ranks_table(report),
         _steps_table(report),
@@ -190,6 +192,13 @@ def _table(
             f"{note} The {MOST_ROWS} of {len(chosen)} with most exposed time; all are in report.json.".strip()
         )
     return Table(name, title, list(columns), rows, len(chosen), note)
+
+
+def _listing_table(one: view_ranks.Listing) -> Table:
+    columns = [Column(str(place), *column) for place, column in enumerate(one.columns)]
+    more = len(one.rows) - MOST_ROWS
+    note = f"{one.note} {more} more rows in report.json." if more > 0 else one.note
+    return Table(one.id, one.title, columns, one.rows[:MOST_ROWS], len(one.rows), note)
 
 
 def _kinds_table(report: Report) -> Table:
@@ -262,6 +271,8 @@ def _collectives_table(report: Report) -> Table:
         Column("dur_ns", "Duration", "us", "µs"),
         Column("overlapped_ns", "Overlapped", "us", "µs"),
         Column("exposed_ns", "Exposed", "us", "µs"),
+        Column("skew_wait_ns", "Waited", "us", "µs"),
+        Column("busbw_gbps", "busbw", "number", "GB/s"),
         Column("partner", "Partner", "text"),
         Column("hideable_ns", "Hideable", "us", "µs"),
         Column("hidden_ns", "Hidden", "us", "µs"),
@@ -358,6 +369,7 @@ def _groups_table(report: Report) -> Table:
         Column("comm_ns", "Comm", "ms", "ms"),
         Column("overlapped_ns", "Overlapped", "ms", "ms"),
         Column("exposed_share_ns", "Share of exposed", "ms", "ms"),
+        Column("skew_wait_ns", "Waited", "ms", "ms"),
     ]
     return _table("groups", "Process groups", columns, report.groups, note="Sums over all ranks and steps.")
 
