@@ -218,6 +218,7 @@ def test_hosts_are_those_of_run_json_first() -> None:
     run_json = {"hosts": [{"host": "n1", "ranks": [0, 1]}, {"host": "n2", "ranks": [2]}, "odd", {"ranks": 3}]}
     assert hosts_of(run_json, [0, 2, 3], ["x", None, "y"]) == ["n1", "n2", "y"]
     assert hosts_of(None, [None], ["x"]) == ["x"]
+    assert hosts_of(None, [0, 1], ["localhost", "localhost.localdomain"]) == [None, None]
 
 
 def test_the_middle_of_large_numbers_is_exact() -> None:

@@ -39,16 +39,20 @@ class Clocks:
 def hosts_of(
     run_json: Mapping[str, Any] | None, ranks: Sequence[int | None], told: Sequence[str | None]
 ) -> list[str | None]:
-    """The host of each rank: run.json's word, else the trace's (`host_name`, the file's name)."""
+    """The host of each rank: run.json's word, else the trace's (`host_name`, the file's name).
+
+    `localhost` is a name of every host, and so of none.
+    """
     by_rank: dict[int, str] = {}
     entries = (run_json or {}).get("hosts")
     for entry in entries if isinstance(entries, list) else ():
         listed = entry.get("ranks") if isinstance(entry, dict) else None
         if isinstance(listed, list) and entry.get("host"):
             by_rank |= {rank: str(entry["host"]) for rank in listed if isinstance(rank, int)}
-    return [
+    named = [
         by_rank.get(rank, host) if rank is not None else host for rank, host in zip(ranks, told, strict=True)
     ]
+    return [None if (host or "").lower().partition(".")[0] in ("", "localhost") else host for host in named]
 
 
 def solve_clocks(

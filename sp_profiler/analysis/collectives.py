@@ -56,6 +56,7 @@ def collective_figures(
         _partners(partners, collectives, chosen),
         strict=True,
     )
+    lists: dict[tuple[int, ...], list[int]] = {}  # one for each group: 64 ranks are longer than the rest
     result: list[CollectiveFigures] = []
     for (
         i, number, stream, step, phase, name, start, dur, inside, overlapped, exposed_ns, share, fused, under
@@ -71,7 +72,7 @@ def collective_figures(
                 step=step if step >= 0 else None,
                 op=row.op,
                 group=row.group.key if row.group else None,
-                ranks=list(row.group.ranks) if row.group else [],
+                ranks=lists.setdefault(row.group.ranks, list(row.group.ranks)) if row.group else [],
                 bytes=row.bytes,
                 dtype=row.dtype,
                 seq=row.seq,

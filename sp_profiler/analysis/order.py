@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from sp_profiler.analysis.hosts import middle
 from sp_profiler.trace.tables import NONE, Bool, Int64
 
 _SHIFTS = 8  # how many places two windows may differ at one end, beyond their difference in length
@@ -142,7 +143,7 @@ def _shift_at(one: Line, two: Line, places: int) -> int | None:
     a = one.take(np.arange(first, first + count))
     b = two.take(np.arange(first + places, first + places + count))
     same = same_kind(a, b)
-    return int(np.median((b.end_ns - a.end_ns)[same])) if same.any() else None
+    return middle((b.end_ns - a.end_ns)[same]) if same.any() else None
 
 
 def _score(one: Line, two: Line, shift: int) -> tuple[int, float]:
