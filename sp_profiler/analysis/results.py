@@ -399,4 +399,5 @@ class RankResult:
     stretches: tuple[ExposedStretches, ...] = field(default=(), compare=False, repr=False)
     # Likewise what contention is made of; None for CPU runs.
     gemm_samples: tuple[GemmSamples | None, ...] = field(default=(), compare=False, repr=False)
-    arrivals: Arrivals | None = None  # all collectives of the trace, for the analyses across ranks
+    # All collectives of the trace, for the analyses across ranks.
+    arrivals: Arrivals | None = field(default=None, compare=False, repr=False)
