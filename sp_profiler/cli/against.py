@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from sp_profiler.errors import EXIT_INPUT, EXIT_OK, SpProfilerError
 
@@ -18,13 +18,26 @@ _FIGURES = {
     "overlap_ratio": "overlap ratio",
     "compute_ns": "computation",
     "idle_ns": "idle",
-    "other_busy_ns": "busy without computation",
+    "other_busy_ns": "busy, not computing",
     "span_ns": "span",
 }
 _ROWS = 20
+_PIPE_WIDTH = 140
+_COLUMNS: dict[str, Literal["left", "right"]] = {
+    "rank": "right",
+    "figure": "left",
+    "ours": "right",
+    "+ launch\nnot seen": "right",
+    "+ classi-\nfication": "right",
+    "= HTA,\nexact": "right",
+    "+ dropped\nstep": "right",
+    "+ rounding": "right",
+    "= HTA,\ndefault": "right",
+}
 _EXPLAINED = (
-    "classification: kernels taken for something else, or lost by HTA; dropped step: HTA leaves the last "
-    "profiler step out by default; rounding: HTA rounds to whole µs by default"
+    "Ours and the four differences add up to HTA's default. Launch not seen: HTA drops kernels whose launch is "
+    "not in the trace, or comes after the last step. Classification: kernels taken for something else, listed "
+    "below. Dropped step: HTA leaves the last step out by default. Rounding: HTA rounds to whole µs by default."
 )
 
 
@@ -56,12 +69,12 @@ def run(args: argparse.Namespace) -> int:
 def _compared(files: RunFiles) -> Comparison:
     from sp_profiler.analysis.steps import WindowRule
     from sp_profiler.engine import analyze_run
-    from sp_profiler.interop.hta import compare, kinds_of
+    from sp_profiler.interop.hta import compare, look
     from sp_profiler.trace.load import load_run
 
     traces = load_run(files)
     report = analyze_run(traces, WindowRule("trace"))
-    return compare(report, kinds_of(traces.traces))
+    return compare(report, look(traces.traces))
 
 
 def _print(name: str, compared: Comparison) -> None:
@@ -72,13 +85,15 @@ def _print(name: str, compared: Comparison) -> None:
     from sp_profiler.report.format import milliseconds, visible
 
     console = Console()
-    table = Table(title=Text(visible(f"{name}: ours beside {compared.tool} (ms, ratios as such)")))
-    for column in ("rank", "figure", "ours", "HTA, exact", "HTA, default", "classification", "dropped step",
-                   "rounding"):  # fmt: skip
-        table.add_column(column, justify="left" if column == "figure" else "right")
+    if not console.is_terminal and console.width < _PIPE_WIDTH:
+        console.width = _PIPE_WIDTH
+    table = Table(title=Text(visible(f"{name}: ours beside {compared.tool} (ms; ratios as such)")))
+    for column, align in _COLUMNS.items():
+        table.add_column(column, justify=align, no_wrap=True)
     for one in compared.differences:
-        values = (one.ours, one.hta_exact, one.hta, one.classification, one.dropped_step, one.rounding)
-        table.add_row(str(one.rank), _FIGURES[one.figure], *(_text(one, value) for value in values))
+        values = (one.ours, one.launch_unseen, one.classification, one.hta_exact, one.dropped_step)
+        shown = (_text(one, value) for value in (*values, one.rounding, one.hta))
+        table.add_row(str(one.rank), _FIGURES[one.figure], *shown)
     console.print(table)
     console.print(Text(_EXPLAINED))
     if not compared.misclassified:
@@ -99,4 +114,4 @@ def _print(name: str, compared: Comparison) -> None:
 def _text(one: Difference, value: float | None) -> str:
     if value is None:
         return "–"
-    return f"{value:.4f}" if one.figure == "overlap_ratio" else f"{value / 1e6:.6f}"
+    return f"{value:.4f}" if one.figure == "overlap_ratio" else f"{value / 1e6:.3f}"

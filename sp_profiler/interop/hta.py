@@ -17,9 +17,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from sp_profiler.analysis.intervals import intersect, sum_by, unite
+from sp_profiler.analysis.overlap import device_sets
 from sp_profiler.analysis.results import CriticalPath, CriticalPathPart
+from sp_profiler.classify.tables import Activities, Classified, Kind
 from sp_profiler.ledger import LedgerEntry
 from sp_profiler.report.model import Report
+from sp_profiler.trace.tables import NONE, Trace
 
 TIMEOUT_S = 900.0
 NOT_ASKED = "not-analysed-critical-path"
@@ -78,17 +84,17 @@ def critical_path(report: Report) -> CriticalPath:
     """HTA's critical path of the middle step (the whole trace where there is none). Raises HtaError."""
     if report.run.device_type == "cpu":
         raise HtaError("a CPU run holds no device activity, of which HTA's critical path is made")
-    ranks = [rank for rank in report.ranks if rank.rank is not None and rank.file]
-    if not ranks:
-        raise HtaError("no file tells its rank")
-    first = min(ranks, key=lambda rank: rank.rank or 0)
+    if not report.ranks:
+        raise HtaError("the report holds no rank")
+    first = min(report.ranks, key=lambda rank: rank.rank or 0)
+    number = first.rank or 0
     steps = report.window.steps
     step = steps[len(steps) // 2] if steps else None
     request = {
         "action": "critical-path",
-        "files": {str(first.rank): os.path.abspath(first.file)},
+        "files": {str(number): os.path.abspath(first.file)},
         "last_step": True,
-        "rank": first.rank,
+        "rank": number,
         "annotation": "" if step is None else f"ProfilerStep#{step}",
     }
     answer = ask(request)
@@ -110,9 +116,10 @@ def critical_path(report: Report) -> CriticalPath:
 class Difference:
     """One figure of one rank: ours, HTA's, and why they differ. Times in ns; None: HTA gives no number.
 
-    `hta_ns` is HTA as it is by default. `hta_exact_ns` is HTA without rounding and with the last step, the
-    fair comparison. What lies between the two is `rounding` and `dropped_step`; what lies between ours and
-    the exact one is how kernels are classified (`classification`).
+    `hta` is HTA as it is by default, `hta_exact` HTA without rounding and with the last step, the fair
+    comparison: between the two lie `rounding` and `dropped_step`. Between ours and the exact one lie
+    `launch_unseen` (HTA drops kernels whose launch is not in the trace or behind the last step) and
+    `classification` (kernels taken for something else). Ours + the four differences = hta.
     """
 
     rank: int
@@ -120,6 +127,7 @@ class Difference:
     ours: float | None
     hta_exact: float | None
     hta: float | None
+    launch_unseen: float | None
     classification: float | None
     dropped_step: float | None
     rounding: float | None
@@ -146,21 +154,18 @@ class Comparison:
 FIGURES = ("overlap_ratio", "compute_ns", "idle_ns", "other_busy_ns", "span_ns")
 
 
-def compare(report: Report, kernels: Mapping[str, tuple[str, int, int]]) -> Comparison:
-    """HTA's figures beside those of a report made with the window rule "trace". Raises HtaError.
-
-    `kernels` maps each name to (our kind, its total ns, its count), see `kinds_of`.
-    """
-    files = {str(rank.rank): os.path.abspath(rank.file) for rank in report.ranks if rank.rank is not None}
-    if not files:
-        raise HtaError("no file tells its rank")
-    request = {"action": "figures", "files": files, "names": list(kernels)}
+def compare(report: Report, looked: Looked) -> Comparison:
+    """HTA's figures beside those of a report made with the window rule "trace". Raises HtaError."""
+    if len({rank.file for rank in report.ranks}) > 1 and any(rank.rank is None for rank in report.ranks):
+        raise HtaError("not every file tells its rank, by which HTA tells them apart")
+    files = {str(rank.rank or 0): os.path.abspath(rank.file) for rank in report.ranks}
+    request = {"action": "figures", "files": files, "names": list(looked.kernels)}
     exact = ask(request | {"last_step": True})
     without_last = ask(request | {"last_step": False, "names": []})
     default = ask(request | {"last_step": False, "names": []}, rounding=True)
     differences: list[Difference] = []
     for rank in files:
-        ours = _ours(report, int(rank))
+        ours, inside = _ours(report, int(rank)), looked.kept_by_hta[int(rank)]
         for figure in FIGURES:
             theirs = [answer["ranks"].get(rank, {}).get(figure) for answer in (exact, without_last, default)]
             differences.append(
@@ -170,17 +175,18 @@ def compare(report: Report, kernels: Mapping[str, tuple[str, int, int]]) -> Comp
                     ours=ours[figure],
                     hta_exact=theirs[0],
                     hta=theirs[2],
-                    classification=_minus(theirs[0], ours[figure]),
+                    launch_unseen=_minus(inside[figure], ours[figure]),
+                    classification=_minus(theirs[0], inside[figure]),
                     dropped_step=_minus(theirs[1], theirs[0]),
                     rounding=_minus(theirs[2], theirs[1]),
                 )
             )
-    return Comparison(exact["tool"], differences, _misclassified(kernels, exact["kinds"]))
+    return Comparison(exact["tool"], differences, _misclassified(looked.kernels, exact["kinds"]))
 
 
 def _ours(report: Report, rank: int) -> dict[str, float | None]:
     """Our figures in HTA's words: all devices of a rank together."""
-    mine = [one for one in report.ranks if one.rank == rank]
+    mine = [one for one in report.ranks if (one.rank or 0) == rank]
 
     def total(name: str) -> int | None:
         known = [value for one in mine if (value := getattr(one, name)) is not None]
@@ -214,21 +220,64 @@ def _misclassified(
     return sorted(found, key=lambda one: (-one.ns, one.name))
 
 
-def kinds_of(traces: Sequence[Any]) -> dict[str, tuple[str, int, int]]:
-    """Each activity name of some traces: (our kind, total ns, count)."""
-    import numpy as np
+@dataclass(frozen=True)
+class Looked:
+    """Our side of the comparison, from the traces themselves.
 
+    `kernels`: each activity name with our kind, its total ns and its count. `kept_by_hta`: by rank, our
+    figures of what HTA keeps: kernels whose launch is in the trace and not behind the last profiled step.
+    """
+
+    kernels: dict[str, tuple[str, int, int]]
+    kept_by_hta: dict[int, dict[str, float | None]]
+
+
+def look(traces: Sequence[Trace]) -> Looked:
+    """Classify the traces and measure them as HTA does: whole activities, no windows."""
     from sp_profiler.classify import classify
-    from sp_profiler.classify.tables import Kind
 
-    found: dict[str, tuple[str, int, int]] = {}
+    kernels: dict[str, tuple[str, int, int]] = {}
+    kept_by_hta: dict[int, dict[str, float | None]] = {}
     for trace in traces:
-        activities = classify(trace).activities
-        dur = activities.end_ns - activities.start_ns
-        for code in np.unique(activities.name).tolist():
-            rows = activities.name == code
-            name = trace.strings[code] or ""
-            kind = Kind(int(activities.kind[rows][0])).name.lower()
-            _, ns, count = found.get(name, (kind, 0, 0))
-            found[name] = (kind, ns + int(dur[rows].sum()), count + int(rows.sum()))
-    return found
+        classified = classify(trace)
+        _add_kernels(kernels, trace, classified.activities)
+        kept_by_hta[trace.rank or 0] = _kept_by_hta(classified)
+    return Looked(kernels, kept_by_hta)
+
+
+def _add_kernels(kernels: dict[str, tuple[str, int, int]], trace: Trace, activities: Activities) -> None:
+    dur = activities.end_ns - activities.start_ns
+    codes, place = np.unique(activities.name, return_inverse=True)
+    total, count = sum_by(place, dur, len(codes)), np.bincount(place, minlength=len(codes))
+    kind = np.zeros(len(codes), np.int64)
+    kind[place] = activities.kind
+    for code, one, ns, number in zip(
+        codes.tolist(), kind.tolist(), total.tolist(), count.tolist(), strict=True
+    ):
+        name = trace.strings[code] or ""
+        _, old_ns, old_count = kernels.get(name, ("", 0, 0))
+        kernels[name] = (Kind(one).name.lower(), old_ns + ns, old_count + number)
+
+
+def _kept_by_hta(classified: Classified) -> dict[str, float | None]:
+    activities = classified.activities
+    last = max((step.end_ns for step in classified.steps), default=np.iinfo(np.int64).max)
+    kept = (activities.launch_ns != NONE) & (activities.launch_ns <= last)
+    kept = kept if kept.any() else np.ones(len(activities), np.bool_)
+    sums = dict.fromkeys(("comm", "overlapped", "compute", "busy", "span"), 0)
+    for device in np.unique(activities.device[kept]).tolist():
+        rows = np.flatnonzero(kept & (activities.device == device))
+        sets = device_sets(activities, rows)
+        busy = unite(sets.comm, sets.compute, sets.memory)
+        sums["comm"] += sets.comm.measure
+        sums["overlapped"] += intersect(sets.comm, sets.compute).measure
+        sums["compute"] += sets.compute.measure
+        sums["busy"] += busy.measure
+        sums["span"] += int(activities.end_ns[rows].max() - activities.start_ns[rows].min())
+    return {
+        "overlap_ratio": sums["overlapped"] / sums["comm"] if sums["comm"] else None,
+        "compute_ns": sums["compute"],
+        "idle_ns": sums["span"] - sums["busy"],
+        "other_busy_ns": sums["busy"] - sums["compute"],
+        "span_ns": sums["span"],
+    }
