@@ -116,6 +116,9 @@ def classify_device(context: Context) -> tuple[Activities, tuple[Collective, ...
         ),
         lambda nearest: links.through(nearest)[computes],
     )
+    unknown = np.zeros(len(rows), dtype=np.bool_)
+    unknown[computes] = role[computes] == Role.UNKNOWN
+    _note_unknown(context, unknown & device.flag("is_compiled"), unknown & replayed)
     # An optimizer's kernel known by its name alone runs in the optimizer, wherever it was called from.
     phase = np.where((role == Role.OPTIMIZER) & (phase != Phase.BACKWARD), np.int8(Phase.OPTIMIZER), phase)
 
@@ -144,6 +147,16 @@ def classify_device(context: Context) -> tuple[Activities, tuple[Collective, ...
     )
     collectives = _collectives(context, device, links, activities)
     return activities, with_purposes(context, activities, collectives, links.through)
+
+
+def _note_unknown(context: Context, compiled: Bool, replayed: Bool) -> None:
+    """Count the kernels whose role nobody can tell because no operator of their own launched them."""
+    for code, kernels, what in (
+        ("compiled-role-unknown", compiled, "kernels that a compiler made from several operators"),
+        ("graph-replay-role-unknown", replayed & ~compiled, "kernels replayed from a CUDA graph"),
+    ):
+        if kernels.any():
+            context.ledger.add(code, "note", f"{what}: their role is unknown", count=int(kernels.sum()))
 
 
 def _collectives(
