@@ -172,7 +172,7 @@ class DocumentReader:
         while True:
             found = scan_here(text, most, self._path, self._limits)
             end = text.at + most if found is None else found.end
-            if key != "traceEvents" and _LIST_OF_EVENTS.search(text.data, text.at, end):
+            if key != "traceEvents" and scan.holds_events(text.data, text.at, end):
                 return None
             if found is not None:
                 return found
@@ -197,7 +197,7 @@ class DocumentReader:
         self._faults.bad_metadata(start)
         text.at += 1
         while True:
-            found = scan.next_landmark(text.data, text.at, found_events=self._found_events)
+            found = scan.next_landmark(text.data, text.at)
             if found and (text.is_end or found[0] + scan.MARGIN <= len(text.data)):
                 break
             if text.is_end:

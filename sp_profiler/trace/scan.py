@@ -61,8 +61,10 @@ _LIST_END = rb"\][ \t\r\n]{0,64},[ \t\r\n]{0,64}(?=" + _MEMBER.pattern + rb")"
 _FILE_END = re.compile(rb"\][ \t\r\n]*+\}[ \t\r\n]*+\Z")
 _BARE_END = re.compile(rb"\][ \t\r\n]*+\Z")
 _KINETO_FOLLOWS = rb'(?=\{[ \t\r\n]{0,64}"ph"[ \t]{0,8}:)'
-_KEY_OR_LIST = re.compile(_MEMBER.pattern + rb"|\[[ \t\r\n]{0,64}" + _KINETO_FOLLOWS)
-_KEY_OR_EVENT = re.compile(_MEMBER.pattern + rb"|,[ \t\r\n]{0,64}" + _KINETO_FOLLOWS)
+_KEY_OR_EVENTS = re.compile(_MEMBER.pattern + rb"|[\[,][ \t\r\n]{0,64}" + _KINETO_FOLLOWS)
+_EVENTS_WITHIN = re.compile(
+    rb'"traceEvents"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}\[|\[[ \t\r\n]{0,64}' + _KINETO_FOLLOWS
+)
 _RESUME = re.compile(_EVENT_START.pattern + rb"|" + _LIST_END)
 
 MARGIN = 256
@@ -185,17 +187,21 @@ def next_member(text: bytes, start: int) -> int | None:
     return match.start() if match else None
 
 
-def next_landmark(text: bytes, start: int, *, found_events: bool) -> tuple[int, bool] | None:
-    """The first known top-level key, or the first place where events begin, at or after `start`.
+def next_landmark(text: bytes, start: int) -> tuple[int, bool] | None:
+    """The first known top-level key, or the first event in a list, at or after `start`.
 
-    Events begin with a bracket; once some were found also after a comma, for then another write got in
-    between. Returns the place and whether it is a key; None where there is neither.
+    Returns the place and whether it is a key; None where there is neither.
     """
-    match = (_KEY_OR_EVENT if found_events else _KEY_OR_LIST).search(text, start)
+    match = _KEY_OR_EVENTS.search(text, start)
     if match is None:
         return None
     is_key = text[match.start()] == ord('"')
     return (match.start() if is_key else match.end()), is_key
+
+
+def holds_events(text: bytes, start: int, end: int) -> bool:
+    """Whether the list of events lies within [start, end), where a metadata value should be."""
+    return _EVENTS_WITHIN.search(text, start, end) is not None
 
 
 def looks_like_event(text: bytes, start: int) -> bool:
