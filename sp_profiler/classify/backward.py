@@ -164,6 +164,7 @@ class _Products:
         self._strings = trace.strings
         self._events = trace.events
         self._row = nest.row
+        self._known: dict[tuple[int, int, int], Product | None] = {}
 
     def name(self, position: int) -> str:
         return self._strings[int(self._events.name[self._row[position]])] or ""
@@ -173,7 +174,11 @@ class _Products:
         return self._strings[int(self._events.dims[row])], self._strings[int(self._events.strides[row])]
 
     def of(self, position: int) -> Product | None:
-        return product_of(self.name(position), *self._inputs(position))
+        row = self._row[position]
+        key = (int(self._events.name[row]), int(self._events.dims[row]), int(self._events.strides[row]))
+        if key not in self._known:
+            self._known[key] = product_of(self.name(position), *self._inputs(position))
+        return self._known[key]
 
     def gradient(self, node: int) -> tuple[bool | None, bool]:
         """Whether the gradient that came into a node is stored transposed; whether the node is compiled.

@@ -75,6 +75,8 @@ class Nest:
         gathered with NONE.
         """
         size = len(self.row)
+        if not marked.any():
+            return np.full(size + 1, NONE, dtype=np.int64)
         pointer = np.append(
             np.where(marked, np.arange(size), np.where(self.parent == NONE, size, self.parent)), size
         )

@@ -55,9 +55,10 @@ class Strings:
 
     def match(self, codes: Int32, predicate: Callable[[str], bool]) -> Bool:
         """Which rows hold a string for which `predicate` is true; it is called once per distinct string."""
-        used = np.unique(codes[codes >= 0])
-        verdict = np.zeros(len(self.pool) + 1, dtype=np.bool_)  # the last place answers for code -1
-        for code in used:
+        used = np.zeros(len(self.pool) + 1, dtype=np.bool_)  # the last place answers for code -1
+        used[codes] = True
+        verdict = np.zeros_like(used)
+        for code in np.flatnonzero(used[:-1]).tolist():
             verdict[code] = predicate(self.pool[code])
         return verdict[codes]
 
