@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from sp_profiler.analysis.changed import changer
 from sp_profiler.analysis.exposure import DeviceCollectives, Exposure
 from sp_profiler.analysis.intervals import TimeSet, divided_stretches, subtract, sum_by, union, unite
 from sp_profiler.analysis.overlap import DeviceSets, IdentityError
@@ -401,6 +402,9 @@ def _cause(share: Int64, length: Int64) -> tuple[str | None, dict[str, int]]:
     return CAUSES[int(np.argmax(largest))] if largest.any() else None, _named(share)
 
 
+_caused = changer(CollectiveFigures, "cause", "exposed_by_cause_ns", "queue_delay_ns", "cause_evidence")
+
+
 def _with_cause(
     one: CollectiveFigures, causes: tuple[str | None, dict[str, int]], stretches: ExposedStretches, i: int
 ) -> CollectiveFigures:
@@ -409,10 +413,4 @@ def _with_cause(
     if one.cause_evidence is evidence and (one.cause, one.exposed_by_cause_ns) == causes:
         return one
     delay = int(stretches.delay_ns[i])
-    return replace(
-        one,
-        cause=causes[0],
-        exposed_by_cause_ns=causes[1],
-        queue_delay_ns=None if delay == NONE else delay,
-        cause_evidence=evidence,
-    )
+    return _caused(one, *causes, None if delay == NONE else delay, evidence)

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
-from operator import attrgetter
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sp_profiler.analysis.bandwidth import bandwidth, bus_factor
+from sp_profiler.analysis.changed import changer
 from sp_profiler.analysis.joined import NO_GROUP, Joined
 from sp_profiler.analysis.results import Bandwidth, CollectiveFigures, RankResult
 
-# A run has a million collectives: `dataclasses.replace` would take twice the time of the rest of the stage.
-_NAMES = [field.name for field in fields(CollectiveFigures)]
-_VALUES = attrgetter(*_NAMES)
-_FILLED = ["skew_wait_ns", "transfer_ns", "transfer_is_bound", "algbw_gbps", "busbw_gbps"]
-_FIRST = _NAMES.index(_FILLED[0])
-_AFTER = _FIRST + len(_FILLED)
-_NOTE = _NAMES.index("note")
-if _NAMES[_FIRST:_AFTER] != _FILLED:
-    raise TypeError(f"the fields of CollectiveFigures are not in the order {', '.join(_FILLED)}")
+_with_transfer = changer(
+    CollectiveFigures,
+    "skew_wait_ns",
+    "transfer_ns",
+    "transfer_is_bound",
+    "algbw_gbps",
+    "busbw_gbps",
+    "note",
+)
 
 
 @dataclass(frozen=True)
@@ -94,15 +94,14 @@ def fill(result: RankResult, run: Joined, place: int, sums: GroupSums) -> RankRe
         size = sizes[group] if group >= 0 else assumed
         known = transfer >= 0
         speed = (None, None) if arrivals.is_cpu or not known else bandwidth(old.op, size, old.bytes, transfer)
-        values = list(_VALUES(old))
-        values[_FIRST:_AFTER] = (
+        new = _with_transfer(
+            old,
             None if wait < 0 else wait,
             transfer if known else None,
             is_bound if known else None,
             *speed,
+            _with_note(old.note, apart_ns),
         )
-        values[_NOTE] = _with_note(old.note, apart_ns)
-        new = CollectiveFigures(*values)
         collectives[figure] = new
         sums.add(new, size)
     return replace(result, collectives=tuple(collectives))

@@ -8,7 +8,14 @@ from typing import Any, Literal
 
 from sp_profiler import __version__
 from sp_profiler.analysis.across import AcrossRanks
-from sp_profiler.analysis.results import ContentionFigures, GemmFigures, GroupFigures, RankResult
+from sp_profiler.analysis.changed import changer
+from sp_profiler.analysis.results import (
+    CollectiveFigures,
+    ContentionFigures,
+    GemmFigures,
+    GroupFigures,
+    RankResult,
+)
 from sp_profiler.analysis.totals import total, total_coverage
 from sp_profiler.ledger import Ledger, LedgerEntry
 from sp_profiler.report.findings import EndsDisagree, Facts, findings
@@ -16,6 +23,8 @@ from sp_profiler.report.format import counted, rank_list
 from sp_profiler.report.model import Coverage, Report, Run, Timeline, Tool, Window
 from sp_profiler.report.sentences import Basis, sentences
 from sp_profiler.trace.tables import Metadata
+
+_numbered = changer(CollectiveFigures, "id")
 
 
 @dataclass(frozen=True)
@@ -48,7 +57,7 @@ def build(
     used: Literal["step", "trace"] = "step" if rule == "step" and numbers else "trace"
     totals = total(ranks)
     collectives = [
-        replace(collective, id=index)
+        _numbered(collective, index)
         for index, collective in enumerate(c for result in results for c in result.collectives)
     ]
     is_cpu = bool(facts) and all(fact.is_cpu_only for fact in facts)
