@@ -35,9 +35,9 @@ _COLUMNS: dict[str, Literal["left", "right"]] = {
     "= HTA,\ndefault": "right",
 }
 _EXPLAINED = (
-    "Ours and the four differences add up to HTA's default. Launch not seen: HTA drops kernels whose launch is "
-    "not in the trace, or comes after the last step. Classification: kernels taken for something else, listed "
-    "below. Dropped step: HTA leaves the last step out by default. Rounding: HTA rounds to whole µs by default."
+    "Ours and the four differences add up to HTA's default. Launch not seen: HTA drops kernels whose launch "
+    "is not in the trace, or comes after the last step. Classification: kernels taken for something else, "
+    "listed below. Dropped step: HTA leaves the last step out by default. Rounding: HTA rounds to whole µs."
 )
 
 

@@ -1,0 +1,161 @@
+"""Causes and contention in every output, and the options of the commands that belong to them."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from report_helpers import make_report
+from rich.console import Console
+
+from sp_profiler.analysis.results import ContentionFigures
+from sp_profiler.cli.baseline import load_baseline
+from sp_profiler.cli.main import main
+from sp_profiler.errors import InputError, UsageError
+from sp_profiler.report import markdown, sentences, tables, terminal, view
+from sp_profiler.report.json import read_report, render
+from sp_profiler.report.model import Report, windows_of
+from sp_profiler.trace.write import TraceWriter
+
+US = 1_000
+
+
+def contended(**more: object) -> ContentionFigures:
+    one = ContentionFigures(
+        "M=8 N=4 K=2", "bfloat16", "wgrad", 9, 7, 150 * US, 100 * US, None, 1.5, 450 * US, 900
+    )
+    return replace(one, **more)
+
+
+def report() -> Report:
+    drawn = make_report()
+    totals = replace(
+        drawn.totals,
+        exposed_ns=60_000_000,
+        exposed_by_cause_ns={"peer-skew": 18_600_000, "synchronous": 41_400_000},
+        slowdown_ns=6_000_000,
+        net_gain_ns=18_000_000,
+    )
+    return replace(drawn, totals=totals, contention=[contended()])
+
+
+def said(drawn: Report) -> list[str]:
+    steps = len(drawn.window.steps)
+    return sentences.sentences(
+        sentences.Basis(drawn.totals, drawn.ranks, drawn.collectives, steps, windows_of(drawn), False)
+    )
+
+
+def test_sentences_say_why() -> None:
+    #  6 windows: 60 / 6 = 10 ms, 41.4 / 6 = 6.9, 18.6 / 6 = 3.1; 6 / 6 = 1 ms lost, 18 / 6 = 3 won
+    assert (
+        "Of the exposed 10.0 ms per step pass 6.90 ms in synchronous collectives "
+        "and 3.10 ms waiting for a late peer." in said(report())
+    )
+    assert "Overlap slows the GEMMs beside it by 1.00 ms per step: it wins 3.00 ms in the end." in said(
+        report()
+    )
+
+
+def test_one_cause_is_said_alone() -> None:
+    drawn = report()
+    only = replace(drawn.totals, exposed_by_cause_ns={"no-partner": 60_000_000})
+    assert "All exposed time passes with nothing launched to run under." in said(replace(drawn, totals=only))
+
+
+def test_terminal_and_markdown_show_causes_and_contention() -> None:
+    out = Console(file=io.StringIO(), width=120)
+    terminal.print_report(report(), out)
+    text = out.file.getvalue()  # type: ignore[attr-defined]
+    assert "Exposed by cause" in text
+    assert "peer-skew" in text
+    assert "GEMMs beside communication" in text
+    page = markdown.render(report())
+    assert "What overlap costs the GEMMs" in page
+    assert "| cause | synchronous | 41.4 | 69 |" in page.replace("69.0", "69")
+
+
+def test_the_page_has_the_tables() -> None:
+    shown = {table.id: table for table in view.tables(report())}
+    assert shown["contention"].rows[0][:4] == ["wgrad", "M=8 N=4 K=2", "bfloat16", 9]
+    causes = [row for row in shown["exposed"].rows if row[0] == "cause"]
+    assert causes == [["cause", "synchronous", 41_400_000, 0.69], ["cause", "peer-skew", 18_600_000, 0.31]]
+    assert "cause" in [column.key for column in shown["collectives"].columns]
+
+
+def test_data_files_have_contention() -> None:
+    frame = tables.to_polars(report(), "contention")
+    assert frame["slowdown_ns"].to_list() == [450 * US]
+    assert tables.to_polars(replace(report(), contention=None), "contention").height == 0
+
+
+def test_a_report_with_everything_is_read_back() -> None:
+    assert read_report(render(report())) == report()
+
+
+# --- --baseline ------------------------------------------------------------------------------------
+
+
+def gemm_run(path: Path, overlapped: bool) -> Path:
+    """Six wgrad GEMMs of 10 µs, or of 15 µs with an all-reduce over each."""
+    writer = TraceWriter(rank=0, world_size=2)
+    for i in range(6):
+        start, dur = 100 * i, 15 if overlapped else 10
+        writer.range("sp::wgrad|module=up", start, 5).cpu_op(
+            "aten::mm", start + 1, 3, external_id=i + 1, dims=[[8, 2], [2, 4]], types=["c10::BFloat16"] * 2
+        )
+        writer.kernel("gemm", start + 10, dur, launch=start + 2, external_id=i + 1)
+        if overlapped:
+            writer.collective("allreduce", start + 10, dur, launch=start + 4, seq=i)
+    return Path(writer.write(path))
+
+
+def test_analyze_takes_a_baseline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, alone = gemm_run(tmp_path / "rank0.json", True), gemm_run(tmp_path / "alone0.json", False)
+    assert main(["analyze", str(run), "--json"]) == 0
+    (one,) = json.loads(capsys.readouterr().out)["contention"]
+    assert (one["median_overlapped_ns"], one["median_alone_ns"], one["slowdown_ns"]) == (15_000, None, None)
+
+    assert main(["analyze", str(run), "--json", "--baseline", str(alone)]) == 0
+    with_run = json.loads(capsys.readouterr().out)
+    (one,) = with_run["contention"]
+    assert (one["median_alone_ns"], one["from_baseline"], one["slowdown_ns"]) == (10_000, "alone", 30_000)
+    assert with_run["totals"]["net_gain_ns"] == 90_000 - 30_000
+
+    saved = tmp_path / "saved.json"
+    assert main(["analyze", str(alone), "--format", "json", "-o", str(saved)]) == 0
+    capsys.readouterr()
+    assert main(["analyze", str(run), "--json", "--baseline", str(saved)]) == 0
+    assert json.loads(capsys.readouterr().out)["contention"] == with_run["contention"]
+
+
+def test_a_baseline_that_tells_nothing_is_refused(tmp_path: Path) -> None:
+    nothing = tmp_path / "rank0.json"
+    TraceWriter(rank=0).kernel("k", 0, 5).write(nothing)
+    with pytest.raises(InputError, match="tells nothing about contention"):
+        load_baseline(str(nothing))
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        gemm_run(tmp_path / name / "rank0.json", False)
+        (tmp_path / name / "run.json").write_text("{}")
+    nothing.unlink()
+    with pytest.raises(UsageError, match="name one of them"):
+        load_baseline(str(tmp_path))
+
+
+def test_critical_path_that_cannot_be_had_costs_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sp_profiler.interop import hta
+
+    monkeypatch.setattr(hta, "is_installed", lambda: False)
+    run = gemm_run(tmp_path / "rank0.json", True)
+    assert main(["analyze", str(run), "--json", "--critical-path"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["critical_path"] is None
+    assert "critical-path-failed" in {entry["code"] for entry in found["data_quality"]}
+    assert main(["validate", str(run), "--against", "hta"]) == 3
+    assert "HTA is not installed" in capsys.readouterr().err
