@@ -117,6 +117,8 @@ def main() -> None:
         "--case", choices=("seq", "order"), help="run one case in this process, print its figures"
     )
     asked = parser.parse_args()
+    if asked.ranks <= _SLOW:
+        parser.error(f"--ranks must exceed {_SLOW}: rank {_SLOW} is the slow one")
     if asked.case:
         one_case(asked.ranks, asked.collectives, asked.case == "seq")
         return

@@ -10,7 +10,11 @@ from across_helpers import PAIR, Instance, across, codes, costs, group_of, of_ra
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sp_profiler.classify.tables import Group
+
 US = 1_000
+UNLISTED = Group("ep[2 ranks]", "ep", (), 2)
+UNSIZED = Group("ep[?]", "ep", (), None)
 
 
 def irregular(count: int, ranks: tuple[int, ...] = (0, 1), seed: int = 1, **more: Any) -> list[Instance]:
@@ -238,3 +242,43 @@ def test_any_loss_is_found(data: st.DataObject) -> None:
         assert waits(found, rank) == expected
     lacking = {k for _, k in drop if any((r, k) not in drop for r in ranks)}
     assert len(found.unmatched) == len(lacking)
+
+
+_ANY = st.builds(
+    Instance,
+    arrivals=st.dictionaries(st.integers(0, 3), st.integers(0, 60) | st.integers(0, 10**15), min_size=1),
+    transfer=st.integers(0, 50),
+    group=st.sampled_from([None, PAIR, group_of(0, 1, 2, 3), group_of(1, 3), UNLISTED, UNSIZED]),
+    op=st.sampled_from(["all_reduce", "all_to_all", "broadcast", "send_recv", "barrier", "odd"]),
+    bytes=st.sampled_from([None, 0, 8, 2**70]),
+    seq=st.sampled_from([None, 0, 1, 2, 2**70]),
+    peers=st.dictionaries(st.integers(0, 3), st.lists(st.integers(0, 5), max_size=3).map(tuple)),
+    known=st.booleans(),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    instances=st.lists(_ANY, min_size=1, max_size=8),
+    clocks=st.dictionaries(st.integers(0, 3), st.integers(0, 10**15)),
+    hosts=st.dictionaries(st.integers(0, 3), st.sampled_from(["a", "b"])),
+)
+def test_nonsense_is_survived_and_stays_consistent(
+    instances: list[Instance], clocks: dict[int, int], hosts: dict[int, str]
+) -> None:
+    found = across(ranks_of(instances, clocks, hosts))
+    waited = 0
+    for result in found.results:
+        for one in result.collectives:
+            if one.skew_wait_ns is None:
+                assert one.transfer_ns in (None, one.dur_ns)
+                assert one.transfer_is_bound in (None, True)
+                continue
+            waited += one.skew_wait_ns
+            assert one.skew_wait_ns >= 0
+            assert one.transfer_ns is not None
+            assert 0 <= one.transfer_ns <= one.dur_ns
+            if one.transfer_ns:
+                assert one.skew_wait_ns + one.transfer_ns == one.dur_ns
+    assert (found.skew_wait_ns or 0) == waited
+    assert sum(one.cost_ns for one in found.stragglers or []) + found.tied_ns <= waited
