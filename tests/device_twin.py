@@ -29,17 +29,23 @@ _KERNELS = {
 }
 
 
-def device_twin(source: Path, target: Path, *, gemm_kernel: str = "sm90_xmma_gemm_f32f32") -> Path:
-    """Write the device-like twin of `source`. Every collective needs its `sp::comm` range: the truth."""
+def device_twin(source: Path, target: Path, *, tells_async: bool = True) -> Path:
+    """Write the device-like twin of `source`. Every collective needs its `sp::comm` range: the truth.
+
+    `tells_async=False` leaves out what torch before 2.13 did not write.
+    """
     trace = json.loads(source.read_text())
     events = [event for event in trace["traceEvents"] if not str(event.get("name", "")).startswith("gloo:")]
-    trace["traceEvents"] = events + _device_events(events, gemm_kernel)
+    device = _device_events(events)
+    for event in device if not tells_async else ():
+        event["args"].pop("Is asynchronized op", None)
+    trace["traceEvents"] = events + device
     trace["deviceProperties"] = [{"id": 0, "name": "Test device", "numSms": 132}]
     target.write_text(json.dumps(trace))
     return target
 
 
-def _device_events(events: list[dict[str, Any]], gemm_kernel: str) -> list[dict[str, Any]]:
+def _device_events(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     calls = sorted(
         (
             event
@@ -48,16 +54,15 @@ def _device_events(events: list[dict[str, Any]], gemm_kernel: str) -> list[dict[
         ),
         key=lambda event: (float(event["ts"]), -float(event["dur"])),
     )
-    device = _Device(gemm_kernel)
+    device = _Device()
     for event in calls:
         device.see(event)
     return device.events
 
 
 class _Device:
-    def __init__(self, gemm_kernel: str) -> None:
+    def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
-        self._gemm_kernel = gemm_kernel
         self._free = {GEMM_STREAM: 0.0, COMM_STREAM: 0.0}
         self._ends: dict[tuple[str, int], float] = {}
         self._comm: tuple[Range, float] | None = None
@@ -73,7 +78,7 @@ class _Device:
             self._free[GEMM_STREAM] = max(self._free[GEMM_STREAM], self._ends[_key(found)])
         elif event["cat"] == "cpu_op" and is_gemm_op(name) and start >= self._inside_until:
             self._inside_until = end
-            self._launch(event, self._gemm_kernel, GEMM_STREAM, end - start, {})
+            self._launch(event, "sm90_xmma_gemm_f32f32", GEMM_STREAM, end - start, {})
         elif name.startswith("c10d::"):
             assert self._comm is not None, f"{name} has no sp::comm range"
             assert start < self._comm[1], f"{name} lies outside its sp::comm range"

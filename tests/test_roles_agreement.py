@@ -43,12 +43,14 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert codes == [0, 0], (out / "log").read_text()[-4000:]
     for name in RUNS:
         device_twin(out / f"{name}.rank-00000.json", out / f"{name}.twin.json")
+        device_twin(out / f"{name}.rank-00000.json", out / f"{name}.old-twin.json", tells_async=False)
     return out
 
 
 def both(recorded: Path, name: str, kind: str) -> tuple[Trace, Classified, Classified]:
     """The trace, classified with and without its annotations."""
-    trace = decode_trace(str(recorded / f"{name}.{'rank-00000' if kind == 'cpu' else 'twin'}.json"))
+    file = {"cpu": "rank-00000", "device": "twin", "device of old": "old-twin"}[kind]
+    trace = decode_trace(str(recorded / f"{name}.{file}.json"))
     return trace, classify(trace), classify(trace, use_annotations=False)
 
 
@@ -109,10 +111,11 @@ def analysed(trace: Trace, classified: Classified) -> RankResult:
     return analyze_rank(trace, classified, WindowRule("step", None))
 
 
+@pytest.mark.parametrize("kind", ["device", "device of old"])
 @pytest.mark.parametrize("name", [name for name in RUNS if name[:2] in ("tp", "sp")])
-def test_what_hides_under_what_agrees(recorded: Path, name: str) -> None:
-    """The partner rule "same linear" finds on twins what the annotations say."""
-    trace, annotated, blind = both(recorded, name, "device")
+def test_what_hides_under_what_agrees(recorded: Path, name: str, kind: str) -> None:
+    """The partner rule "same linear" finds what the annotations say, also where none tells what is async."""
+    trace, annotated, blind = both(recorded, name, kind)
     expected, found = (analysed(trace, classified).ranks[0] for classified in (annotated, blind))
     assert expected.partner_hideable_ns
     for field in ("partner_hidden_ns", "partner_hideable_ns", "dgrad_comm_ns", "wgrad_overlapped_ns"):
