@@ -406,3 +406,24 @@ def test_the_shell_completes_words_not_files(tmp_path: Path, line: str, words: s
         check=False,
     )
     assert set(result.stdout.split()) == words, result.stderr
+
+
+def test_a_limit_is_told_in_a_sentence_and_can_be_moved(trace: Path) -> None:
+    refused(cli("analyze", trace, "--limits", "events=1"), 3, trace.name, "1")
+    assert cli("analyze", trace, "--limits", "events=2000", "inflated_bytes=1M").returncode == 0
+
+
+@pytest.mark.parametrize("limit", ["events", "events=", "events=x", "events=1Q", "moons=3", "events=-1"])
+def test_a_limit_that_cannot_be_meant(trace: Path, limit: str) -> None:
+    refused(cli("analyze", trace, f"--limits={limit}"), 2, limit)
+
+
+def test_the_cache_changes_nothing(tmp_path: Path) -> None:
+    writer = TraceWriter(rank=0, world_size=1)
+    writer.kernel("gemm", 0, 10).event({"ph": "M", "name": "x", "args": {"noise": os.urandom(5 << 20).hex()}})
+    path = writer.write(tmp_path / "rank-0.json")
+    where = {"SP_PROFILER_CACHE": str(tmp_path / "cache")}
+    first = cli("analyze", path, "--json", "--no-cache", **where)
+    assert not (tmp_path / "cache").exists()
+    assert [cli("analyze", path, "--json", **where).stdout for _ in range(2)] == [first.stdout] * 2
+    assert len(list((tmp_path / "cache").iterdir())) == 1

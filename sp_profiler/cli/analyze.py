@@ -9,10 +9,10 @@ import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sp_profiler.cli.baseline import load_baseline
-from sp_profiler.cli.options import add_format, add_window, window_rule
+from sp_profiler.cli.options import add_format, add_reading, add_window, reading, window_rule
 from sp_profiler.errors import EXIT_OK, InputError, SpProfilerError, UsageError
 from sp_profiler.files import refuse_unwritable
 from sp_profiler.ledger import LedgerEntry, refused_by_strict
@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also the critical path of one step, found by HTA (extra 'hta')",
     )
     parser.add_argument("--strict", action="store_true", help="refuse (exit 3) files with losses or repairs")
+    add_reading(parser)
     output = parser.add_argument_group("output")
     add_format(output, "files to write; several at once with -o DIR")
     output.add_argument("-o", "--out", metavar="OUT", help="file (one run, one format), or folder")
@@ -65,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
         args.out = None
     _refuse_contradictions(args)
     rule = window_rule(args.window, args.steps)
+    how = reading(args)
     lent = None if args.baseline is None else load_baseline(args.baseline)
     runs = _distinct(find_runs(args.paths))
     places = _places(args, runs)
@@ -72,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     code = EXIT_OK
     for files, place in zip(runs, places, strict=True):
         try:
-            report = _analyze_one(files, rule, args.strict, lent)
+            report = _analyze_one(files, how, rule, args.strict, lent)
             if args.critical_path:
                 report = _with_critical_path(report)
             reports.append(report)
@@ -169,13 +171,15 @@ def _with_critical_path(report: Report) -> Report:
     return with_critical_path(report)
 
 
-def _analyze_one(files: RunFiles, rule: WindowRule, strict: bool, lent: Baseline | None) -> Report:
+def _analyze_one(
+    files: RunFiles, how: dict[str, Any], rule: WindowRule, strict: bool, lent: Baseline | None
+) -> Report:
     from sp_profiler.cli.progress import Files
     from sp_profiler.engine import analyze_run
     from sp_profiler.trace.load import load_run
 
     with Files(files) as progress:
-        traces = load_run(files, on_file=progress.read)
+        traces = load_run(files, on_file=progress.read, **how)
         if strict:
             _refuse(files, traces.ledger)
         report = analyze_run(traces, rule, baseline=lent, on_rank=progress.analysed)

@@ -94,3 +94,42 @@ def window_rule(window: Literal["step", "trace"], steps: str | None) -> WindowRu
     if window == "trace":
         raise UsageError("--steps chooses among profiled steps and does not go with --window trace")
     return WindowRule(rule="step", steps=(int(first), int(last)))
+
+
+LIMITS = ("inflated_bytes", "events", "string_bytes", "distinct_string_bytes", "metadata_bytes", "nesting")
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def add_reading(parser: argparse._ActionsContainer) -> None:
+    """`--no-cache` and `--limits`."""
+    parser.add_argument(
+        "--no-cache", action="store_true", help="decode big files anew, and do not keep what was decoded"
+    )
+    add_many(
+        parser,
+        "--limits",
+        metavar="NAME=N",
+        default=[],
+        help=f"bounds on what a file may hold, such as events=2000000 ({', '.join(LIMITS)})",
+    )
+
+
+def reading(args: argparse.Namespace) -> dict[str, Any]:
+    """The keyword arguments of `load_run` that `add_reading`'s options spell; UsageError otherwise."""
+    from dataclasses import replace
+
+    from sp_profiler.trace.cache import decode_cached
+    from sp_profiler.trace.decode import decode_trace
+    from sp_profiler.trace.limits import Limits
+
+    limits = Limits()
+    for text in args.limits:
+        name, _, amount = text.partition("=")
+        number = amount.rstrip("".join(_UNITS))
+        unit = _UNITS.get(amount[len(number) :])
+        if name not in LIMITS or unit is None or not (number.isascii() and number.isdigit()):
+            raise UsageError(
+                f"--limits {text}: expected NAME=N, NAME one of {', '.join(LIMITS)}, N a number such as 8G"
+            )
+        limits = replace(limits, **{name: int(number) * unit})
+    return {"limits": limits, "decode": decode_trace if args.no_cache else decode_cached}

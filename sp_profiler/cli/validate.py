@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from sp_profiler.cli.options import add_reading, reading
 from sp_profiler.errors import EXIT_INPUT, EXIT_OK, SpProfilerError
 from sp_profiler.ledger import LedgerEntry, refused_by_strict
 
@@ -23,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("hta",),
         help="print our figures beside this tool's for the same files, and why they differ (extra 'hta')",
     )
+    add_reading(parser)
     parser.add_argument("--json", action="store_true", help="print the ledger as JSON")
 
 
@@ -35,11 +37,12 @@ def run(args: argparse.Namespace) -> int:
         from sp_profiler.cli import against
 
         return against.run(args)
+    how = reading(args)
     ledgers: dict[str, tuple[LedgerEntry, ...]] = {}
     errors: dict[str, str] = {}
     for files in find_runs(args.paths):
         try:
-            ledgers[files.name] = _ledger_of(files)
+            ledgers[files.name] = _ledger_of(files, how)
         except SpProfilerError as error:
             errors[files.name] = str(error)
     if args.json:
@@ -52,13 +55,13 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_INPUT if errors or refused else EXIT_OK
 
 
-def _ledger_of(files: RunFiles) -> tuple[LedgerEntry, ...]:
+def _ledger_of(files: RunFiles, how: dict[str, Any]) -> tuple[LedgerEntry, ...]:
     from sp_profiler.cli.progress import Files
     from sp_profiler.engine import analyze_run
     from sp_profiler.trace.load import load_run
 
     with Files(files) as progress:
-        traces = load_run(files, on_file=progress.read)
+        traces = load_run(files, on_file=progress.read, **how)
         report = analyze_run(traces, on_rank=progress.analysed)
     return tuple(report.data_quality)
 
