@@ -344,15 +344,17 @@ def settle(result: RankResult) -> RankResult:
         lengths = _divide(stretches, arrival, stretches.end_ns - stretches.start_ns)
         of_collective = _sums(stretches.owner, shares, len(stretches.id))
         longest = _sums(stretches.owner, lengths, len(stretches.id))
-        for i, number_of in enumerate(stretches.id.tolist()):
+        found = zip(
+            stretches.id.tolist(), _largest(of_collective, longest), _named(of_collective), strict=True
+        )
+        for i, (number_of, cause, parts) in enumerate(found):
             at = place.get(number_of)
             if at is not None:
-                causes = _cause(of_collective[i], longest[i])
-                collectives[at] = _with_cause(collectives[at], causes, stretches, i)
+                collectives[at] = _with_cause(collectives[at], cause, parts, stretches, i)
         mine = [i for i, step in enumerate(steps) if step.device == rank.device]
-        for i, part in zip(mine, _sums(stretches.window, shares, len(mine)), strict=True):
-            steps[i] = replace(steps[i], exposed_by_cause_ns=_named(part))
-        whole = _named(shares.sum(axis=0))
+        for i, parts in zip(mine, _named(_sums(stretches.window, shares, len(mine))), strict=True):
+            steps[i] = replace(steps[i], exposed_by_cause_ns=parts)
+        (whole,) = _named(shares.sum(axis=0, keepdims=True))
         if sum(whole.values()) != rank.exposed_ns:
             raise IdentityError("the causes do not sum to the exposed time")
         ranks[number] = replace(rank, exposed_by_cause_ns=whole)
@@ -392,25 +394,32 @@ def _sums(key: Int64, parts: Int64, size: int) -> Int64:
     return sums
 
 
-def _named(part: Int64) -> dict[str, int]:
-    return {cause: ns for cause, ns in zip(CAUSES, part.tolist(), strict=True) if ns}
+def _named(parts: Int64) -> list[dict[str, int]]:
+    """One dictionary a row, without the causes that have no part."""
+    named: list[dict[str, int]] = [{} for _ in range(len(parts))]
+    row, cause = np.nonzero(parts)
+    for i, c, ns in zip(row.tolist(), cause.tolist(), parts[row, cause].tolist(), strict=True):
+        named[i][CAUSES[c]] = ns
+    return named
 
 
-def _cause(share: Int64, length: Int64) -> tuple[str | None, dict[str, int]]:
-    """The largest part (of a collective that is exposed and whose share is 0: of its own time), all parts."""
-    largest = share if share.any() else length
-    return CAUSES[int(np.argmax(largest))] if largest.any() else None, _named(share)
+def _largest(share: Int64, length: Int64) -> list[str | None]:
+    """The cause with the largest part of each row; where it is exposed and its share 0, of its own time."""
+    parts = np.where(share.any(axis=1, keepdims=True), share, length)
+    largest = np.where(parts.any(axis=1), np.argmax(parts, axis=1), len(CAUSES))
+    names = (*CAUSES, None)
+    return [names[i] for i in largest.tolist()]
 
 
 _caused = changer(CollectiveFigures, "cause", "exposed_by_cause_ns", "queue_delay_ns", "cause_evidence")
 
 
 def _with_cause(
-    one: CollectiveFigures, causes: tuple[str | None, dict[str, int]], stretches: ExposedStretches, i: int
+    one: CollectiveFigures, cause: str | None, parts: dict[str, int], stretches: ExposedStretches, i: int
 ) -> CollectiveFigures:
     """The collective with its causes; itself where nothing changes: to make a million anew takes time."""
     evidence = stretches.evidence[i]
-    if one.cause_evidence is evidence and (one.cause, one.exposed_by_cause_ns) == causes:
+    if one.cause_evidence is evidence and one.cause == cause and one.exposed_by_cause_ns == parts:
         return one
     delay = int(stretches.delay_ns[i])
-    return _caused(one, *causes, None if delay == NONE else delay, evidence)
+    return _caused(one, cause, parts, None if delay == NONE else delay, evidence)
