@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -138,3 +139,36 @@ def test_eight_ranks_of_the_corpus(shared: Path) -> None:
     run = _load(shared / "corpus" / "dlrm_v100_8ranks")
     assert run.ranks == tuple(range(8))
     assert run.ledger == ()
+
+
+def _launches(pid: int, shift_us: int) -> list[dict[str, object]]:
+    """Three launches and their kernels, as every rank numbers them."""
+    events: list[dict[str, object]] = []
+    for number in (1, 2, 3):
+        at = {"ph": "X", "ts": 100 * number + shift_us, "args": {"correlation": number}}
+        events.append(
+            {**at, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": pid, "tid": pid, "dur": 1}
+        )
+        kernel = {"correlation": number, "device": 0, "stream": 7}
+        events.append({**at, "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "dur": 50, "args": kernel})
+    return events
+
+
+@pytest.mark.parametrize(("pids", "told"), [((100, 200), "pids 100, 200"), ((1, 1), "more than once")])
+def test_ranks_merged_into_one_file_are_refused(tmp_path: Path, pids: tuple[int, int], told: str) -> None:
+    """Their kernels share devices and correlation ids: figures of the mixture would be of nobody."""
+    events = [event for i, pid in enumerate(pids) for event in _launches(pid, 7 * i)]
+    (tmp_path / "merged_trace.json").write_text(json.dumps({"traceEvents": events}))
+    with pytest.raises(InputError, match=f"merged into one file .*{told}"):
+        _load(tmp_path)
+    (tmp_path / "rank0_trace.json").write_text(json.dumps({"traceEvents": _launches(1, 0)}))
+    assert ("unreadable-file", "loss") in _entries(_load(tmp_path))
+
+
+def test_ranks_that_wrote_into_one_another_keep_what_is_intact(tmp_path: Path) -> None:
+    events = [json.dumps(event) for pid in (100, 200) for event in _launches(pid, 0)]
+    events[3] = events[3][:40] + events[3]
+    (tmp_path / "rank0_trace.json").write_text('{"traceEvents": [' + ",".join(events) + "]}")
+    run = _load(tmp_path)
+    assert ("several-processes", "assumption") in _entries(run)
+    assert len(run.traces[0].events) >= len(events) - 1

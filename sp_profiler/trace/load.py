@@ -15,7 +15,7 @@ from sp_profiler.ledger import SEVERITIES, LedgerEntry
 from sp_profiler.trace.decode import DEFAULT_LIMITS, decode_trace
 from sp_profiler.trace.limits import Limits
 from sp_profiler.trace.metadata import rank_from_name, worker_from_name
-from sp_profiler.trace.tables import RunFiles, Trace, TraceSet
+from sp_profiler.trace.tables import Category, RunFiles, Trace, TraceSet
 
 _SHOWN_RANKS = 16
 
@@ -35,6 +35,8 @@ def load_run(
     states are numbered among several files (by the worker or folder in the path, else in order of names)
     and that is entered as an assumption; the rank of a single file stays None.
 
+    A file into which the traces of several ranks were merged counts as one that cannot be read.
+
     Raises InputError when no file can be read, or when two different files claim the same rank.
     """
     traces: list[Trace] = []
@@ -44,7 +46,7 @@ def load_run(
         if on_file is not None:
             on_file(path)
         try:
-            traces.append(decode(path, limits))
+            traces.append(_of_one_process(decode(path, limits)))
         except InputError as error:
             unreadable.append(error)
             entries.append(LedgerEntry("unreadable-file", "loss", str(error), file=path))
@@ -62,6 +64,46 @@ def load_run(
     entries.extend(_against_world(traces, files))
     entries.sort(key=lambda entry: SEVERITIES.index(entry.severity))
     return TraceSet(files.name, files.root, tuple(traces), files.run_json, tuple(entries))
+
+
+def _of_one_process(trace: Trace) -> Trace:
+    """The trace, unless several ranks were merged into its file: those cannot be told apart any more.
+
+    A profiler records one process. Merged files repeat correlation ids and devices, so nothing says which
+    kernel belongs to whom. Where ranks wrote into one another (the file is damaged), what is intact is kept.
+
+    Raises InputError for a file that holds several processes and no damage.
+    """
+    told = _several_processes(trace)
+    if told is None:
+        return trace
+    if not any(entry.severity in ("loss", "repair") for entry in trace.ledger):
+        raise InputError(
+            f"{trace.path} holds several ranks merged into one file ({told}); name the file of each"
+            " rank instead."
+        )
+    text = f"the damaged file mixes several ranks ({told}); they count as one"
+    entry = LedgerEntry("several-processes", "assumption", text, file=trace.path)
+    return replace(trace, ledger=(*trace.ledger, entry))
+
+
+def _several_processes(trace: Trace) -> str | None:
+    """What shows that a file holds several processes; None for a file of one.
+
+    Processes may share a pid (each is the first of its container); then most launches appear twice.
+    """
+    events = trace.events
+    on_cpu = np.isin(events.category, (int(Category.RUNTIME), int(Category.CPU_OP))) & (events.pid >= 0)
+    pids = [trace.strings[code] or "" for code in np.unique(events.pid[on_cpu]).tolist()]
+    if len(pids) > 1:
+        more = ", ..." if len(pids) > _SHOWN_RANKS else ""
+        return f"pids {', '.join(pids[:_SHOWN_RANKS])}{more}"
+    calls = np.flatnonzero((events.category == int(Category.RUNTIME)) & (events.correlation > 0))
+    kind = np.int64(len(trace.strings.pool) + 1)
+    distinct = np.unique(events.correlation[calls] * kind + events.name[calls])
+    if len(calls) - len(distinct) > len(distinct) // 2:
+        return "most launches are there more than once"
+    return None
 
 
 def _without_copies(traces: Sequence[Trace], entries: list[LedgerEntry]) -> list[Trace]:
