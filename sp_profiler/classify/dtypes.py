@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 
 _SPELLINGS: dict[str, tuple[str, ...]] = {
-    "float64": ("double", "float64", "f64"),
-    "float32": ("float", "float32", "f32"),
+    "float64": ("double", "float64", "fp64", "f64"),
+    "float32": ("float", "float32", "fp32", "f32"),
     "float16": ("half", "float16", "fp16", "f16"),
-    "bfloat16": ("bfloat16", "bf16", "__nv_bfloat16"),
+    "bfloat16": ("bfloat16", "bf16"),
     "int64": ("long", "longint", "int64", "i64", "longlong", "int64_t"),
     "int32": ("int", "int32", "i32", "int32_t"),
     "int16": ("short", "shortint", "int16", "i16", "int16_t"),
@@ -21,14 +21,17 @@ _SPELLINGS: dict[str, tuple[str, ...]] = {
     "complex32": ("complexhalf", "complex32"),
     "complex64": ("complexfloat", "complex64"),
     "complex128": ("complexdouble", "complex128"),
-    "float8_e4m3fn": ("float8_e4m3fn", "float8e4m3fn", "fp8_e4m3", "f8e4m3", "fp8e4m3"),
-    "float8_e5m2": ("float8_e5m2", "float8e5m2", "fp8_e5m2", "f8e5m2", "fp8e5m2"),
-    "float8_e4m3fnuz": ("float8_e4m3fnuz", "float8e4m3fnuz"),
-    "float8_e5m2fnuz": ("float8_e5m2fnuz", "float8e5m2fnuz"),
-    "float8_e8m0fnu": ("float8_e8m0fnu", "float8e8m0fnu"),
+    "float8_e4m3fn": ("float8e4m3fn", "float8e4m3", "float8e4nv"),
+    "float8_e5m2": ("float8e5m2", "float8e5"),
+    "float8_e4m3fnuz": ("float8e4m3fnuz", "float8e4b8"),
+    "float8_e5m2fnuz": ("float8e5m2fnuz", "float8e5b16"),
+    "float8_e8m0fnu": ("float8e8m0fnu", "float8e8m0"),
+    "float8": ("float8",),  # which one, the trace does not tell
     "float4_e2m1fn_x2": ("float4_e2m1fn_x2",),
     "qint8": ("qint8",),
     "quint8": ("quint8",),
+    "bits8": ("bits8",),
+    "bits16": ("bits16",),
     "qint32": ("qint32",),
 }
 _NAMES = {spelling: name for name, spellings in _SPELLINGS.items() for spelling in spellings}
@@ -41,6 +44,8 @@ _SIZES = {
     "float16": 2,
     "bfloat16": 2,
 }
+_VENDOR = re.compile(r"^(?:__)?(?:nv|hip|amd)_(?=bf|fp|float)")  # __nv_bfloat16, __hip_fp8_e4m3_fnuz
+_EIGHT_BITS = re.compile(r"^(?:float8|fp8|f8)_?(e\d\w*)?$")
 _ONE_BYTE = ("bool", "qint8", "quint8", "float4_e2m1fn_x2")
 
 
@@ -55,7 +60,10 @@ def dtype_name(spelled: str | None) -> str | None:
     complex_of = re.fullmatch(r"complex<(?:c10::)?(\w+)>", text)
     if complex_of:
         text = f"complex{complex_of.group(1)}"
-    return _NAMES.get(text.replace(" ", "").lower(), spelled)
+    text = _VENDOR.sub("", text.replace(" ", "").lower())
+    if eight := _EIGHT_BITS.match(text):
+        text = "float8" + (eight[1] or "").replace("_", "")
+    return _NAMES.get(text, spelled)
 
 
 def dtype_bytes(name: str | None) -> int | None:
