@@ -242,3 +242,10 @@ def test_from_trace_to_finding() -> None:
     assert one.evidence["exposed_ns"] == 50 * MS
     assert one.evidence["examples"][0]["start_ns"] == 50 * MS
     check(found)
+
+
+def test_waiting_for_a_late_rank_is_not_communication_bound() -> None:
+    """Fewer bytes would not shorten it."""
+    bound = SITUATIONS["communication-bound"]
+    late = replace(bound.totals, exposed_by_cause_ns={"peer-skew": bound.totals.exposed_ns or 0})
+    assert "communication-bound" not in {one.code for one in findings(replace(bound, totals=late))}

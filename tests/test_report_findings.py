@@ -142,6 +142,14 @@ def test_async_without_overlap() -> None:
     assert evidence["collectives"] == 24
 
 
+@pytest.mark.parametrize("comm", ["async", "sync"])
+def test_a_group_of_one_rank_has_nothing_to_hide(comm: str) -> None:
+    report = make_report(comm=comm)
+    alone = [replace(one, group="tp[0]", ranks=[0]) for one in report.collectives]
+    totals = replace(report.totals, overlapped_ns=0)
+    assert codes(facts(replace(report, totals=totals, collectives=alone))) == set()
+
+
 def test_every_finding_has_evidence_and_advises_nothing_that_is_set() -> None:
     seen: set[str] = set()
     for comm, mode, connections, timing, cpu, major in product(

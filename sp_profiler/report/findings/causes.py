@@ -17,7 +17,7 @@ _OF_TIME = 0.002  # ... and of all time
 
 def _of_cause(facts: Facts, cause: str) -> list[tuple[int, CollectiveFigures]]:
     """The collectives with a part of this cause, largest part first; none where the cause is not worth it."""
-    parts = [(ns, c) for c in facts.collectives if (ns := (c.exposed_by_cause_ns or {}).get(cause, 0))]
+    parts = [(ns, c) for c in facts.between_ranks if (ns := (c.exposed_by_cause_ns or {}).get(cause, 0))]
     whole = sum(ns for ns, _ in parts)
     exposed = facts.totals.exposed_ns or 0
     if not whole or whole < _OF_EXPOSED * exposed or facts.share_of_time(whole) < _OF_TIME:
@@ -86,7 +86,7 @@ def _synchronous_with_partner(facts: Facts) -> Finding | None:
     """Synchronous collectives whose partner is known: what launching them asynchronously would hide."""
     which = [
         c
-        for c in facts.collectives
+        for c in facts.between_ranks
         if c.is_async is False and c.hideable_ns and c.hideable_ns > (c.hidden_ns or 0)
     ]
     if not which:

@@ -45,6 +45,11 @@ class Facts:
     stragglers: Sequence[Straggler] | None = None
     ends_disagree: EndsDisagree | None = None
 
+    @property
+    def between_ranks(self) -> list[CollectiveFigures]:
+        """All collectives but those of groups of one rank, which move nothing."""
+        return [one for one in self.collectives if len(one.ranks) != 1]
+
     def mean(self, ns: float) -> str:
         """A sum as the report speaks of it: "1.2 ms per step"."""
         return f"{duration(ns / max(self.windows, 1))} {'per step' if self.by_step else 'per rank'}"

@@ -34,18 +34,19 @@ def _is_data_parallel_only(facts: Facts) -> bool:
 def _async_without_overlap(facts: Facts) -> Finding | None:
     """The workload was told to be asynchronous, and nothing runs under anything."""
     asked = (facts.workload or {}).get("comm") == "async"
-    if not asked or facts.totals.overlapped_ns != 0 or not facts.totals.comm_ns:
+    between = facts.between_ranks
+    if not asked or facts.totals.overlapped_ns != 0 or not facts.totals.comm_ns or not between:
         return None
-    launched = sum(c.is_async is True for c in facts.collectives)
+    launched = sum(c.is_async is True for c in between)
     evidence = {
         "workload_comm": "async",
         "asynchronous_collectives": launched,
-        "collectives": len(facts.collectives),
+        "collectives": len(between),
         "comm_ns": facts.totals.comm_ns,
         "overlapped_ns": 0,
     }
     text = (
-        f"The workload ran with comm=async, yet none of its {counted(len(facts.collectives), 'collective')} "
+        f"The workload ran with comm=async, yet none of its {counted(len(between), 'collective')} "
         f"overlaps computation ({launched} launched asynchronously)."
     )
     return finding(

@@ -14,16 +14,21 @@ _LOST = 0.005  # ... and its part of the time
 
 
 def _communication_bound(facts: Facts) -> Finding | None:
-    """Communication that no schedule of these collectives and partners could hide. Not on CPU runs."""
+    """Communication that no schedule of these collectives and partners could hide. Not on CPU runs.
+
+    Waiting for a late rank is no communication: fewer bytes would not shorten it.
+    """
     totals = facts.totals
     hideable, hidden = totals.partner_hideable_ns, totals.partner_hidden_ns
     if facts.is_cpu or hideable is None or hidden is None or not totals.exposed_ns:
         return None
     rest = totals.exposed_ns - min(totals.exposed_ns, hideable - hidden)
-    if facts.share_of_time(rest) < _BOUND:
+    skew_ns = (totals.exposed_by_cause_ns or {}).get("peer-skew", 0)
+    if facts.share_of_time(rest - skew_ns) < _BOUND:
         return None
     evidence = {
         "exposed_ns": totals.exposed_ns,
+        "peer_skew_ns": skew_ns,
         "hideable_not_hidden_ns": hideable - hidden,
         "exposed_if_all_hidden_ns": rest,
         "window_ns": totals.window_ns,
