@@ -25,11 +25,7 @@ from sp_profiler.record.location import RUNS_FOLDER
 
 EXTRAS = {
     "run": "record the shipped workloads",
-    "dashboard": "the live dashboard",
     "hta": "critical path, comparison with HTA",
-    "cluster": "analyse on a Dask cluster",
-    "remote": "traces on object stores",
-    "images": "figures as PNG and SVG",
 }
 
 MINIMUM_SHARED_MEMORY_BYTES = 64 * 2**20

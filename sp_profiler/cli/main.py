@@ -26,7 +26,7 @@ COMMANDS = {
     "doctor": "show what is installed, which GPUs and backends there are, and what is missing",
 }
 
-EPILOG = "exit codes: 0 ok, 1 budget broken, 2 usage, 3 unusable input, 4 workload failed, 130 interrupted"
+EPILOG = "exit codes: 0 ok, 2 usage, 3 unusable input, 4 workload failed, 130 interrupted"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -34,11 +34,16 @@ class _Parser(argparse.ArgumentParser):
         self.exit(EXIT_USAGE, f"{self.prog}: error: {_on_screen(message)} (see '{self.prog} --help')\n")
 
 
+def _sentence_case(title: str) -> str:
+    return title[:1].upper() + title[1:]
+
+
 def build_parser(command: str | None) -> argparse.ArgumentParser:
     """The parser with the options of `command`; of all commands when it is None."""
     from rich_argparse import RichHelpFormatter
 
     class Formatter(RichHelpFormatter):
+        group_name_formatter = staticmethod(_sentence_case)
         usage_markup = False
         text_markup = False
         help_markup = False

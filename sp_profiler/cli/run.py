@@ -58,17 +58,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     sizes = parser.add_argument_group("model")
     for flag, text in SIZES.items():
         sizes.add_argument(flag, type=int, metavar="N", help=text)
-    sizes.add_argument("--dtype", choices=("f32", "bf16", "f16", "f64"), help="of weights and activations")
-    schedule = parser.add_argument_group("schedule (a mode ignores what does not apply to it)")
-    schedule.add_argument("--comm", choices=("sync", "async"), help="collectives of backward, tp and sp")
-    schedule.add_argument(
-        "--save", choices=("full", "shard"), help="what sp keeps for backward: gathered input or its shard"
+    sizes.add_argument(
+        "--dtype", choices=("f32", "bf16", "f16", "f64"), help="of weights and activations (f32)"
     )
-    schedule.add_argument("--projections", choices=("separate", "fused"), help="q, k, v and gate, up")
-    schedule.add_argument("--norm", choices=("eager", "fused"), help="RMSNorm")
+    schedule = parser.add_argument_group("schedule (options a workload does not use are ignored)")
+    schedule.add_argument(
+        "--comm",
+        choices=("sync", "async"),
+        help="whether the collectives of backward are waited for at once (sync)",
+    )
+    schedule.add_argument(
+        "--save",
+        choices=("full", "shard"),
+        help="what sp keeps for backward: the gathered input or its shard (full)",
+    )
+    schedule.add_argument(
+        "--projections",
+        choices=("separate", "fused"),
+        help="q, k, v and gate, up: five linears or two (separate)",
+    )
+    schedule.add_argument(
+        "--norm", choices=("eager", "fused"), help="RMSNorm: as usual in float32, or one operator (eager)"
+    )
     running = parser.add_argument_group("running")
-    running.add_argument("--backend", choices=("auto", "nccl", "gloo"), default="auto", help="(auto)")
-    running.add_argument("--warmup", type=int, metavar="N", help="steps before the profiled ones")
+    running.add_argument(
+        "--backend",
+        choices=("auto", "nccl", "gloo"),
+        default="auto",
+        help="nccl on GPUs, gloo without (auto)",
+    )
+    running.add_argument("--warmup", type=int, metavar="N", help="steps before the profiled ones (2)")
     running.add_argument("--active-steps", type=int, metavar="N", help="profiled steps (3)")
     running.add_argument("--seed", type=int, metavar="N", help="of weights and data (0)")
     running.add_argument(
