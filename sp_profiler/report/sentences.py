@@ -6,6 +6,7 @@ mean per rank. A figure that is not known is said to be so, with the reason.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ _OPS = {
     "send_recv": "send/recv",
 }
 _NAMED_PARTS = 3  # purposes named in one sentence; the rest is summed up
+_LEADS = 0.1  # from this part of the communication on the headline is about dgrad collectives
 
 
 def op_name(op: str | None) -> str:
@@ -51,6 +53,22 @@ class Basis:
     def mean(self, ns: int) -> float:
         return ns / max(self.windows, 1)
 
+    @property
+    def leads_with_dgrad(self) -> bool:
+        dgrad, whole = self.totals.dgrad_comm_ns, self.totals.comm_ns
+        return bool(dgrad and whole) and (dgrad or 0) >= _LEADS * (whole or 0)
+
+
+def collectives_on_ranks(collectives: Sequence[CollectiveFigures], adjective: str = "") -> str:
+    """`28 collectives on each of 2 ranks`: what ranks do together is a collective of each of them."""
+    by_rank = Counter(c.rank for c in collectives)
+    noun = f"{adjective} collective".strip()
+    if len(by_rank) < 2:
+        return counted(len(collectives), noun)
+    if len(set(by_rank.values())) == 1:
+        return f"{counted(by_rank.most_common(1)[0][1], noun)} on each of {len(by_rank)} ranks"
+    return f"{counted(len(collectives), noun)}, counted on each of {len(by_rank)} ranks"
+
 
 def sentences(basis: Basis) -> list[str]:
     """The summary of a report; at least one sentence for any trace."""
@@ -78,7 +96,7 @@ def _no_communication(basis: Basis) -> str:
 
 def _hiding(basis: Basis) -> str:
     totals = basis.totals
-    if totals.dgrad_comm_ns and totals.wgrad_overlapped_ns is not None:
+    if basis.leads_with_dgrad and totals.wgrad_overlapped_ns is not None:
         clause = _wgrad_clause(basis)
     elif not totals.overlapped_ns:
         clause = "Computation hides nothing of the communication"
@@ -93,10 +111,12 @@ def _wgrad_clause(basis: Basis) -> str:
     names = sorted({op_name(c.op) for c in basis.collectives if c.purpose == "dgrad"})
     what = f"the dgrad {names[0]}" if len(names) == 1 else "the dgrad collectives"
     share = percent(totals.wgrad_overlap_ratio) if totals.wgrad_overlapped_ns else "nothing"
-    return f"wgrad hides {share} of {what}" + _of_hideable(basis, totals.hiding_by_purpose.get("dgrad"))
+    return f"wgrad hides {share} of {what}" + _of_hideable(
+        basis, totals.hiding_by_purpose.get("dgrad"), "the dgrad communication that"
+    )
 
 
-def _of_hideable(basis: Basis, hiding: Hiding | Figures | None) -> str:
+def _of_hideable(basis: Basis, hiding: Hiding | Figures | None, what: str = "what") -> str:
     if hiding is None or hiding.partner_hideable_ns is None or not hiding.partner_hideable_ns:
         return ""
     if not hiding.partner_hidden_ns:
@@ -104,7 +124,7 @@ def _of_hideable(basis: Basis, hiding: Hiding | Figures | None) -> str:
         return f", though {could}{basis.per} could be hidden"
     if hiding.partner_hidden_ns == hiding.partner_hideable_ns:
         return ", all that could be hidden"
-    return f", {percent(hiding.hidden_of_hideable)} of what could be hidden"
+    return f", {percent(hiding.hidden_of_hideable)} of {what} could be hidden"
 
 
 def _exposed_clause(basis: Basis) -> str:
@@ -126,18 +146,25 @@ def _parts_clause(basis: Basis, by_purpose: Mapping[str, int]) -> str:
     named = [f"{duration(basis.mean(ns))} in {_purpose(key)}" for ns, key in parts[:_NAMED_PARTS]]
     rest = sum(ns for ns, _ in parts[_NAMED_PARTS:])
     if rest:
-        named.append(f"{duration(basis.mean(rest))} in others")
+        named.append(f"{duration(basis.mean(rest))} in the remaining ones")
     return f", of which {listed(named)}"
 
 
+# Of each cause what is said of "2 ms" and of "all of it".
 _CAUSES = {
-    "peer-skew": "waiting for a late peer",
-    "synchronous": "in synchronous collectives",
-    "partner-too-short": "outlasting the computation it runs under",
-    "late-partner": "before that computation starts",
-    "queued": "in collectives that began late, queued behind others",
-    "no-partner": "with nothing launched to run under",
-    "unknown": "for a reason the trace does not tell",
+    "peer-skew": ("are spent waiting for a late peer", "is spent waiting for a late peer"),
+    "synchronous": ("are in synchronous collectives", "is in synchronous collectives"),
+    "partner-too-short": ("outlast the computation they run under", "outlasts the computation it runs under"),
+    "late-partner": (
+        "come before the computation starts that they should run under",
+        "comes before the computation starts that it should run under",
+    ),
+    "queued": (
+        "are in collectives that began late, queued behind others",
+        "is in collectives that began late, queued behind others",
+    ),
+    "no-partner": ("had nothing launched to run under", "had nothing launched to run under"),
+    "unknown": ("have a cause that the trace does not tell", ""),
 }
 
 
@@ -147,16 +174,24 @@ def _why_exposed(basis: Basis) -> str:
     if not exposed or not causes:
         return ""
     parts = sorted(((ns, key) for key, ns in causes.items() if ns), key=lambda part: (-part[0], part[1]))
+    if [key for _, key in parts] == ["unknown"]:
+        return "The trace does not tell why any of it is exposed."
     if len(parts) == 1:
-        return f"All exposed time passes {_CAUSES[parts[0][1]]}."
-    named = [f"{duration(basis.mean(ns))} {_CAUSES[key]}" for ns, key in parts]
-    return f"Of the exposed {duration(basis.mean(exposed))}{basis.per} pass {listed(named)}."
+        return f"All of the exposed time {_CAUSES[parts[0][1]][1]}."
+    named, before = list[str](), ""
+    for ns, key in parts:
+        said = _CAUSES[key][0]
+        if key == "late-partner" and before == "partner-too-short":
+            said = "come before that computation starts"
+        named.append(f"{duration(basis.mean(ns))} {said}")
+        before = key if key == "partner-too-short" else before
+    return f"Of the {duration(basis.mean(exposed))} exposed{basis.per}, {listed(named)}."
 
 
 def _purpose(key: str) -> str:
     if key == "unknown":
         return "collectives of unknown purpose"
-    return f"{'other' if key == 'other' else visible(key)} collectives"
+    return "collectives of purpose 'other'" if key == "other" else f"{visible(key)} collectives"
 
 
 def _nothing_overlaps(basis: Basis) -> str:
@@ -167,12 +202,16 @@ def _nothing_overlaps(basis: Basis) -> str:
     if len(known) == count and not any(known):
         if count == 1:
             return "Nothing overlaps: the only collective is synchronous."
-        return f"Nothing overlaps: all {count} collectives are synchronous."
+        return f"Nothing overlaps: all {collectives_on_ranks(basis.collectives)} are synchronous."
     asynchronous = sum(known)
     told = (
         f", though {asynchronous} {'is' if asynchronous == 1 else 'are'} asynchronous" if asynchronous else ""
     )
-    none = "the only collective does not run" if count == 1 else f"none of the {count} collectives runs"
+    none = (
+        "the only collective does not run"
+        if count == 1
+        else f"none of the {collectives_on_ranks(basis.collectives)} runs"
+    )
     return f"Nothing overlaps: {none} while the device computes{told}."
 
 
@@ -182,17 +221,23 @@ def _under_which_role(basis: Basis) -> str:
         return ""
     parts = [(ns, role) for role, ns in basis.totals.overlapped_by_role_ns.items() if ns]
     parts.sort(key=lambda part: (-part[0], part[1]))
-    what = f"Of the communication {duration(basis.mean(overlapped))}{basis.per} are hidden"
+    what = f"{duration(basis.mean(overlapped))} of communication{basis.per} are hidden"
     if len(parts) == 1:
         return f"{what}, all of it under {_role(parts[0][1])}."
     named = [f"{duration(basis.mean(ns))} under {_role(role)}" for ns, role in parts]
     return f"{what}: {listed(named)}."
 
 
+_ROLES = {
+    "fwd": "forward GEMMs",
+    "optimizer": "the optimizer",
+    "other": "other computation (no GEMM)",
+    "unknown": "computation of unknown role",
+}
+
+
 def _role(role: str) -> str:
-    if role in ("other", "unknown"):
-        return f"computation of {'another' if role == 'other' else 'unknown'} role"
-    return {"fwd": "forward GEMMs", "optimizer": "the optimizer"}.get(role, role)
+    return _ROLES.get(role, role)
 
 
 def _hideable_unknown(basis: Basis) -> str:
@@ -203,7 +248,7 @@ def _hideable_unknown(basis: Basis) -> str:
             "(the GEMMs it should hide under)."
         )
     if totals.dgrad_comm_ns is None:
-        return "How much wgrad hides is not known: no collective was recognised as a dgrad collective."
+        return "How much wgrad hides is not known: of no collective the purpose is known."
     return ""
 
 
@@ -240,17 +285,32 @@ def _waiting(basis: Basis) -> str:
     """What ranks lost to each other, and to whom most (DESIGN: Across ranks)."""
     if not basis.skew_wait_ns:
         return ""
-    inside = sum(c.dur_ns for c in basis.collectives if c.skew_wait_ns is not None)
-    share = f" ({percent(basis.skew_wait_ns / inside)} of the time in their collectives)" if inside else ""
     waited = duration(basis.mean(basis.skew_wait_ns))
-    said = f"Ranks spend {waited}{basis.per}{share} waiting for the last to arrive"
+    who = f"Ranks wait {waited} per step" if basis.steps else f"A rank waits {waited}"
+    said = f"{who} for the last to arrive{_waited_share(basis)}"
     if not basis.stragglers:
         return f"{said}; no rank is later than the others beyond what the clocks can tell."
     worst = basis.stragglers[0]
     whole = worst.cost_ns == basis.skew_wait_ns
-    lost = "all of it" if whole else f"{duration(basis.mean(worst.cost_ns))} of it"
-    times = counted(worst.collectives, "collective")
-    return f"{said}: {lost} for rank {worst.rank}, which is last in {times}."
+    lost = "all of it is" if whole else f"{duration(basis.mean(worst.cost_ns))} of it are"
+    times = counted(worst.collectives, "matched collective")
+    return f"{said}; {lost} for rank {worst.rank}, which is last in {times}."
+
+
+def _waited_share(basis: Basis) -> str:
+    """What part of the time in collectives the waits are, and how much of them is exposed."""
+    waited = basis.skew_wait_ns or 0
+    inside = sum(c.dur_ns for c in basis.collectives if c.skew_wait_ns is not None)
+    exposed = (basis.totals.exposed_by_cause_ns or {}).get("peer-skew", 0)
+    said = (
+        f", {percent(waited / inside)} of the time in the collectives that could be compared"
+        if inside
+        else ""
+    )
+    if not 0 < exposed <= waited:
+        return said
+    shown = "all" if exposed == waited else duration(basis.mean(exposed))
+    return f"{said}{' and' if said else ','} {shown} of it exposed"
 
 
 def _net_gain(basis: Basis) -> str:
@@ -275,11 +335,11 @@ def _average(basis: Basis) -> str:
     parts = [f"{what} {duration(basis.mean(ns))}" for what, ns in named if ns]
     takes = duration(basis.mean(totals.window_ns or 0))
     mean = " on average" if basis.windows > 1 else ""
-    ranks = counted(len({(r.rank, r.file) for r in basis.ranks}), "rank")
-    if basis.steps:
-        base = f"A step takes {takes}{mean} ({counted(basis.steps, 'step')} of {ranks})"
-    else:
-        base = f"The trace spans {takes}{mean} ({ranks})"
+    count = len({(r.rank, r.file) for r in basis.ranks})
+    of = [counted(basis.steps, "step")] if basis.steps and basis.windows > 1 else []
+    of += [counted(count, "rank")] if count > 1 else []
+    base = f"{'A step takes' if basis.steps else 'The trace spans'} {takes}{mean}"
+    base += f" ({' of '.join(of)})" if of else ""
     return f"{base}: {', '.join(parts)}." if parts else f"{base}."
 
 

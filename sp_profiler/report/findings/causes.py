@@ -9,7 +9,7 @@ from sp_profiler.analysis.results import CollectiveFigures
 from sp_profiler.report.findings.facts import EXAMPLES, Facts, finding, is_on, is_told, place_of, variable
 from sp_profiler.report.format import counted, listed, percent, rank_list
 from sp_profiler.report.model import Finding
-from sp_profiler.report.sentences import op_name
+from sp_profiler.report.sentences import collectives_on_ranks, op_name
 
 _OF_EXPOSED = 0.05  # a cause is worth naming from this part of the exposed time on ...
 _OF_TIME = 0.002  # ... and of all time
@@ -59,7 +59,8 @@ def _subject(facts: Facts, parts: Sequence[tuple[int, CollectiveFigures]]) -> st
     """ "3.1 ms per step (40 % of the exposed communication, 12 collectives)"."""
     whole = sum(ns for ns, _ in parts)
     share = percent(whole / facts.totals.exposed_ns) if facts.totals.exposed_ns else "all"
-    return f"{facts.mean(whole)} ({share} of the exposed communication, {counted(len(parts), 'collective')})"
+    told = collectives_on_ranks([c for _, c in parts])
+    return f"{facts.mean(whole)} ({share} of the exposed communication, {told})"
 
 
 def _peer_skew(facts: Facts) -> Finding | None:
@@ -103,10 +104,12 @@ def _synchronous_with_partner(facts: Facts) -> Finding | None:
         "ranks": sorted({c.rank for c in which if c.rank is not None}),
         "longest_collective_ids": [c.id for c in sorted(which, key=lambda c: (-c.dur_ns, c.id))[:EXAMPLES]],
     }
-    subject = counted(len(which), "synchronous collective")
+    subject = collectives_on_ranks(which, "synchronous")
     under = " and ".join(partners) or "their partner GEMMs"
-    could = f"up to {facts.mean(gain_ns)} of communication could run under {under}"
-    text = f"{subject} ({', '.join(ops)}, ranks {rank_list(evidence['ranks'])}) wait although {could}."
+    could = f"up to {facts.mean_of(gain_ns)} of communication {facts.per} could run under {under}"
+    ranks = evidence["ranks"]
+    where = f", rank{'s' if len(ranks) > 1 else ''} {rank_list(ranks)}" if ranks else ""
+    text = f"{subject} ({', '.join(ops)}{where}) wait although {could}."
     if len(which) == 1:
         text = text.replace(" wait although", " waits although")
     advice = "Launch them asynchronously before the partner GEMM and wait after it"
@@ -189,7 +192,7 @@ def _late_partner(facts: Facts) -> Finding | None:
         if c.cause_evidence is not None and (c.cause_evidence.partner_launch_ns or 0) > c.start_ns
     ]
     why = (
-        f"; in {len(by_host)} of them the host had not launched it yet"
+        f"; in {len(by_host)} of these collectives the host had not launched it yet"
         if by_host
         else "; it had been launched, but something else ran before it"
     )
@@ -261,12 +264,20 @@ def _unknown_cause(facts: Facts) -> Finding | None:
     return finding(
         "exposed-for-unknown-cause",
         "info",
-        f"Why {_subject(facts, parts)} are exposed is not known: the launch of {no_launch} and the wait for "
-        f"{no_wait} of them is not in the trace.",
+        f"{_subject(facts, parts)} are exposed for unknown reasons{_missing(no_launch, no_wait)}.",
         _evidence(facts, parts, without_launch=no_launch, without_wait=no_wait),
         "Record whole steps with CPU activities; torch 2.13 and newer record whether a collective is "
         "asynchronous, and ranges of sp_profiler.annotate say it for any version.",
     )
+
+
+def _missing(no_launch: int, no_wait: int) -> str:
+    """What of how many collectives the trace lacks."""
+    lacks = [(no_launch, "launch"), (no_wait, "wait")]
+    told = [
+        f"for {counted(count, 'collective')} the {what} is not in the trace" for count, what in lacks if count
+    ]
+    return f": {listed(told)}" if told else ""
 
 
 RULES: tuple[Callable[[Facts], Finding | None], ...] = (

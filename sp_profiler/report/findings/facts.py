@@ -52,7 +52,15 @@ class Facts:
 
     def mean(self, ns: float) -> str:
         """A sum as the report speaks of it: "1.2 ms per step"."""
-        return f"{duration(ns / max(self.windows, 1))} {'per step' if self.by_step else 'per rank'}"
+        return f"{self.mean_of(ns)} {self.per}"
+
+    def mean_of(self, ns: float) -> str:
+        """The same without "per step"."""
+        return duration(ns / max(self.windows, 1))
+
+    @property
+    def per(self) -> str:
+        return "per step" if self.by_step else "per rank"
 
     def share_of_time(self, ns: int) -> float:
         """Its part of all windows; 0 where there are none."""

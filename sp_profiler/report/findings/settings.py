@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sp_profiler.report.findings.facts import Facts, finding, is_on, is_told, variable
-from sp_profiler.report.format import counted, listed, percent, visible
+from sp_profiler.report.format import listed, percent, visible
 from sp_profiler.report.model import Finding
+from sp_profiler.report.sentences import collectives_on_ranks
 
 _BLACKWELL = 10  # major compute capability from which copies and kernels need no single queue
 _TENSOR_PARALLEL = ("dgrad", "input-regather")
@@ -46,8 +47,8 @@ def _async_without_overlap(facts: Facts) -> Finding | None:
         "overlapped_ns": 0,
     }
     text = (
-        f"The workload ran with comm=async, yet none of its {counted(len(between), 'collective')} "
-        f"overlaps computation ({launched} launched asynchronously)."
+        f"The workload ran with comm=async, yet none of its {collectives_on_ranks(between)} "
+        f"overlaps computation ({launched or 'none'} launched asynchronously)."
     )
     return finding(
         "async-without-overlap",
@@ -99,7 +100,7 @@ def _one_queue_hurts_data_parallel(facts: Facts) -> Finding | None:
     evidence = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "mode": "data parallel", "exposed_param_grad_ns": exposed}
     text = (
         "CUDA_DEVICE_MAX_CONNECTIONS is 1 in a data-parallel run, "
-        f"and {facts.mean(exposed)} of gradient and parameter communication stay exposed."
+        f"and {facts.mean_of(exposed)} of gradient and parameter communication {facts.per} stay exposed."
     )
     return finding(
         "cuda-device-max-connections-data-parallel",
