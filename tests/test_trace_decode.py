@@ -51,6 +51,24 @@ def test_columns_of_a_small_trace(tmp_path: Path) -> None:
     assert trace.ledger == ()
 
 
+def test_values_of_the_inputs_of_collectives_alone(tmp_path: Path) -> None:
+    writer = TraceWriter()
+    for name in ("c10d::allreduce_", "aten::mm", "_c10d_functional::all_reduce", "record_param_comms"):
+        writer.cpu_op(name, 0, 1, **{"Concrete Inputs": ["", "", "False", "-1"]})
+    writer.cpu_op("c10d::barrier", 2, 1).kernel("c10d::not_an_operator", 3, 1)
+    text = writer.text()
+    for data in (text, text.replace("aten::mm", 'aten::"mm')):  # the second is mended, event by event
+        for chunk_bytes in CHUNK_SIZES:
+            trace = decode_bytes(tmp_path, data.encode(), chunk_bytes=chunk_bytes)
+            found = [trace.strings[code] for code in trace.events.concrete]
+            kept = '["","","False","-1"]'
+            assert found == [kept, None, kept, *[None] * (len(found) - 3)]
+    mended = text.replace("c10d::allreduce_", 'c10d::"allreduce_')
+    trace = decode_bytes(tmp_path, mended.encode())
+    assert trace.strings[trace.events.concrete[0]] == '["","","False","-1"]'
+    assert codes(trace)
+
+
 def test_collective_metadata(tmp_path: Path) -> None:
     writer = TraceWriter().collective(
         "_allgather_base", 0, 1, ranks=[0, 2], group="7", description="tp", in_elements=8, seq=4,

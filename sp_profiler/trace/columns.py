@@ -19,6 +19,7 @@ from sp_profiler.trace.schema import (
     Args,
     Event,
     is_sync_name,
+    keeps_concrete_inputs,
 )
 from sp_profiler.trace.tables import (
     NONE,
@@ -35,6 +36,7 @@ from sp_profiler.trace.times import times_to_ns
 from sp_profiler.trace.values import (
     CategoryCodes,
     Interner,
+    Judged,
     StringPool,
     collective_args,
     compact_json,
@@ -54,7 +56,7 @@ _ON_DEVICE = (
     Category.DEVICE_ANNOTATION,
 )
 _FLOW_PHASES = ("s", "f")
-_STRING_COLUMNS = ("name", "pid", "tid", "dims", "strides", "types")
+_STRING_COLUMNS = ("name", "pid", "tid", "dims", "strides", "types", "concrete")
 
 Fault = tuple[str, Severity, str]
 """Code, severity and sentence of an entry in the ledger."""
@@ -134,6 +136,7 @@ class Columns:
         self._json_texts = Interner(self._pool, compact_json)
         self._categories = CategoryCodes()
         self._known_faults: set[Fault] = set()
+        self._keeps_concrete = Judged(self._pool, keeps_concrete_inputs)
         self._parts: dict[str, list[NDArray[Any]]] = {}
         self._collectives: dict[CollectiveArgs, int] = {}
 
@@ -178,11 +181,12 @@ class Columns:
         if (external == NONE).any():
             old = int_column([a.old_external_id for a in args])
             external = np.where(external == NONE, old, external)
+        name = self._words.codes([event.name for event in chosen])
         self._append(
             start_ns=start,
             dur_ns=duration,
             category=self._categories.codes([event.cat for event in chosen]),
-            name=self._words.codes([event.name for event in chosen]),
+            name=name,
             pid=self._words.codes([event.pid for event in chosen]),
             tid=self._words.codes([event.tid for event in chosen]),
             device=int_column([a.device for a in args], np.int32),
@@ -194,8 +198,16 @@ class Columns:
             dims=self._json_texts.codes([bytes(a.dims) for a in args]),
             strides=self._json_texts.codes([bytes(a.strides) for a in args]),
             types=self._json_texts.codes([bytes(a.types) for a in args]),
+            concrete=self._concrete_inputs(name, args),
             collective=self._collective_rows(args),
         )
+
+    def _concrete_inputs(self, name: Int32, args: Sequence[Args]) -> Int32:
+        """Values of the inputs of collectives' operators; other operators' are many and not asked for."""
+        column = np.full(len(args), NONE, dtype=np.int32)
+        rows = np.flatnonzero(self._keeps_concrete.of(name))
+        column[rows] = self._json_texts.codes([bytes(args[row].concrete) for row in rows.tolist()])
+        return column
 
     def _collective_rows(self, args: Sequence[Args]) -> Int32:
         rows = np.full(len(args), NONE, dtype=np.int32)

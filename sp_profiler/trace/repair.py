@@ -253,7 +253,7 @@ def _event(members: dict[str, Any], codes: set[str]) -> Event | None:
 
 _TIMED_PHASES = ("X", "i", "s", "f")
 _ARGS_FIELDS = tuple(zip(Args.__struct_fields__, Args.__struct_encode_fields__, strict=True))
-_RAW_ARGS = ("dims", "strides", "types")
+_RAW_ARGS = ("dims", "strides", "types", "concrete")
 
 
 def _args(given: dict[str, Any]) -> Args:

@@ -35,6 +35,7 @@ class Args(msgspec.Struct, frozen=True, gc=False):
     dims: msgspec.Raw = msgspec.field(name="Input Dims", default=NO_TEXT)
     strides: msgspec.Raw = msgspec.field(name="Input Strides", default=NO_TEXT)
     types: msgspec.Raw = msgspec.field(name="Input type", default=NO_TEXT)
+    concrete: msgspec.Raw = msgspec.field(name="Concrete Inputs", default=NO_TEXT)
     device: Any = -1
     stream: Any = -1
     correlation: Any = -1
@@ -118,6 +119,14 @@ _SYNC_NAMES = frozenset(
 def category_of(cat: object) -> Category:
     """The category that a `cat` stands for, in any spelling; OTHER for all that is no activity."""
     return _BY_NAME.get(cat.lower(), Category.OTHER) if isinstance(cat, str) else Category.OTHER
+
+
+_WITH_CONCRETE_INPUTS = ("c10d::", "_c10d_functional")
+
+
+def keeps_concrete_inputs(name: str) -> bool:
+    """Whether the values of an operator's inputs are kept: only collectives' tell what shapes do not."""
+    return name.startswith(_WITH_CONCRETE_INPUTS)
 
 
 def is_sync_name(name: str) -> bool:

@@ -82,6 +82,7 @@ class Events:
     dims: Int32  # string code of args["Input Dims"], compact JSON text
     strides: Int32  # string code of args["Input Strides"], compact JSON text
     types: Int32  # string code of args["Input type"], compact JSON text
+    concrete: Int32  # string code of args["Concrete Inputs"], compact JSON text; of c10d operators only
     collective: Int32  # row of Trace.collectives (equal metadata share a row), NONE without NCCL metadata
 
     def __len__(self) -> int:

@@ -77,6 +77,21 @@ class StringPool:
         return Strings([self.texts[old] for old in order]), new_code
 
 
+class Judged:
+    """What a predicate says of the texts of a pool; it is asked once for each text."""
+
+    def __init__(self, pool: StringPool, predicate: Callable[[str], bool]) -> None:
+        self._pool = pool
+        self._predicate = predicate
+        self._verdicts = np.zeros(0, dtype=np.bool_)
+
+    def of(self, codes: Int32) -> NDArray[np.bool_]:
+        """The verdict for each code; False for NONE."""
+        new = [self._predicate(text) for text in self._pool.texts[len(self._verdicts) :]]
+        self._verdicts = np.append(self._verdicts, np.array(new, dtype=np.bool_))
+        return np.append(self._verdicts, False)[codes]
+
+
 def string_too_long(path: str, limits: Limits) -> InputError:
     return InputError(
         f"{path} holds a string of more than {limits.string_bytes} bytes, the limit for one string."
