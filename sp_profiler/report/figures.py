@@ -9,11 +9,12 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import plotly.graph_objects as go
 
 from sp_profiler.analysis.results import CollectiveFigures, RankFigures, Segment
-from sp_profiler.report.format import duration, percent, visible
+from sp_profiler.report.format import duration, percent, short_group, visible
 from sp_profiler.report.model import Report, Timeline, by_step, windows_of
 from sp_profiler.report.palette import KIND, ROLE, TIME, Look, marker, theme_patch
 from sp_profiler.report.sentences import op_name
@@ -68,7 +69,7 @@ def _by_rank(
 ) -> go.Figure:
     ranks = drawn_ranks(report)
     several = len({r.device for r in ranks}) > 1
-    names = [f"rank {r.rank}{f' · device {r.device}' if several else ''}" for r in ranks]
+    names = [f"{rank_name(r.rank)}{f' · device {r.device}' if several else ''}" for r in ranks]
     counts = [windows_of(report, r) for r in ranks]
     figure = go.Figure()
     for look, part in parts:
@@ -94,7 +95,13 @@ def _by_rank(
             hovertext=hover,
             hoverinfo="text",
         )
-    return styled(figure, height=64 + 34 * max(len(ranks), 1), x_title=title)
+    figure = styled(figure, height=64 + 34 * max(len(ranks), 1), x_title=title)
+    figure.update_layout(uniformtext={"minsize": 11, "mode": "hide"})  # else plotly shrinks what does not fit
+    return figure
+
+
+def rank_name(rank: int | None) -> str:
+    return "rank unknown" if rank is None else f"rank {rank}"
 
 
 def drawn_ranks(report: Report) -> list[RankFigures]:
@@ -114,7 +121,7 @@ def collectives(report: Report) -> go.Figure:
     drawn = sorted(sums.items(), key=lambda item: -item[1][1])[:MOST_BARS]
     count = windows_of(report)
     # Category names are told apart by their number, so that two shortened names never share a bar.
-    names = [label(" · ".join(kind), 46) for kind, _ in drawn]
+    names = [label(f"{op} · {short_group(group)} · {purpose}", 46) for (op, group, purpose), _ in drawn]
     figure = go.Figure()
     for place, look in ((0, TIME["overlapped"]), (1, TIME["exposed"])):
         hover = [
@@ -134,6 +141,7 @@ def collectives(report: Report) -> go.Figure:
         )
     figure = styled(figure, height=60 + 32 * max(len(drawn), 1), x_title=f"{_per(report)} and rank")
     figure.update_yaxes(type="linear", tickvals=list(range(len(drawn))), ticktext=names)
+    figure.update_yaxes(range=[len(drawn) - 0.5, -0.5], autorange=False)
     return figure
 
 
@@ -150,8 +158,22 @@ def timeline(drawn: Timeline) -> go.Figure:
     ticks = [*(label(lane, _NAME_LENGTH) for lane in lanes), "exposed"]
     figure.update_yaxes(type="linear", tickvals=list(range(len(ticks))), ticktext=ticks, fixedrange=True)
     figure.update_xaxes(range=[0, (drawn.end_ns - drawn.start_ns) / 1e6])
+    figure.update_yaxes(range=[len(ticks) - 0.5, -0.5], autorange=False)
     figure.update_layout(barmode="overlay", dragmode="zoom", margin={"t": 34})
     return figure
+
+
+def caption(drawn: Timeline) -> str:
+    """Which step is drawn, and how to read what is drawn of it."""
+    parts = [rank_name(drawn.rank) + (f", step {drawn.step}" if drawn.step is not None else "")]
+    parts += reading(drawn.segments, drawn.exposed)
+    return "; ".join([*parts, "drag to zoom, double-click to reset"])
+
+
+def reading(segments: Sequence[Segment], exposed: Sequence[Sequence[int]]) -> list[str]:
+    """What a reader has to know of these stretches; nothing of what is not among them."""
+    told = ["wgrad is hatched green"] if any(s.role == "wgrad" for s in segments) else []
+    return [*told, "the lowest lane shows where communication is exposed"] if exposed else told
 
 
 def lane_order(segments: Sequence[Segment]) -> list[str]:
@@ -274,6 +296,27 @@ def styled(figure: go.Figure, *, height: int, x_title: str) -> go.Figure:
     figure.update_yaxes(type="category", autorange="reversed", automargin=True, ticklabelstandoff=6)
     figure.update_yaxes(showgrid=False, zeroline=False)
     return figure
+
+
+def narrow_patch(figure: go.Figure) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What brings the figure onto a narrow screen and back: labels of lanes stand above them, not beside.
+
+    Empty where no axis has labels of its own. The space above a bar (`bargap`) holds one line of text.
+    """
+    layout = figure.to_plotly_json()["layout"]
+    axes = [name for name in axes_of(figure) if name[0] == "y" and len(layout[name].get("tickvals") or ())]
+    if not axes:
+        return {}, {}
+    lanes = sum(len(layout[name]["tickvals"]) for name in axes)
+    narrow: dict[str, Any] = {"height": layout["height"] + 16 * lanes}
+    wide: dict[str, Any] = {"height": layout["height"]}
+    for name in axes:
+        places = list(layout[name]["tickvals"])
+        narrow |= {f"{name}.tickvals": [place - 0.5 for place in places], f"{name}.tickfont.size": 11}
+        narrow |= {f"{name}.range": [len(places) - 0.5, -0.72], f"{name}.ticklabelposition": "inside"}
+        wide |= {f"{name}.tickvals": places, f"{name}.tickfont.size": 12}
+        wide |= {f"{name}.range": [len(places) - 0.5, -0.5], f"{name}.ticklabelposition": "outside"}
+    return narrow, wide
 
 
 def themed(figure: go.Figure, theme: str) -> go.Figure:

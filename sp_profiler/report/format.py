@@ -5,6 +5,7 @@ A figure that is not exactly zero is never shown as 0, one below the whole never
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Sequence
 
@@ -118,6 +119,20 @@ def rank_list(ranks: Sequence[int | None]) -> str:
         else:
             parts.append(str(rank))
     return ", ".join(parts + ([UNKNOWN] if None in ranks else []))
+
+
+_RANKS = re.compile(r"\[(\d{1,9}(?:,\d{1,9}){2,})\]\Z")
+
+
+def short_group(key: str) -> str:
+    """A group's key with runs of its ranks shortened, for showing: `tp[0,1,2,3]` -> `tp[0-3]`."""
+    found = _RANKS.search(key)
+    if found is None:
+        return key
+    ranks = [int(rank) for rank in found[1].split(",")]
+    if ranks != sorted(set(ranks)):  # an order or a repetition is no range
+        return key
+    return f"{key[: found.start()]}[{rank_list(ranks).replace(' ', '')}]"
 
 
 def _begin(part: str, end: int) -> str | None:

@@ -129,7 +129,7 @@ def more_figures(report: Report) -> list[Shown]:
         _ns(report, "idle_ns", "Idle", "nothing runs on the device"),
         *_on_device(report),
         _ns(report, "dgrad_comm_ns", "dgrad communication", "gradients of activations"),
-        _ns(report, "wgrad_overlapped_ns", "… under wgrad", "dgrad communication while wgrad runs"),
+        _ns(report, "wgrad_overlapped_ns", "dgrad communication under wgrad", "while wgrad runs"),
         _ns(
             report,
             "partner_hidden_ns",
@@ -146,7 +146,7 @@ def _on_device(report: Report) -> list[Shown]:
     totals = report.totals
     shown = []
     if totals.host_bound_ns is not None:
-        shown.append(_ns(report, "host_bound_ns", "… host-bound", "what runs next was not launched yet"))
+        shown.append(_ns(report, "host_bound_ns", "Idle, host-bound", "what runs next was not launched yet"))
     if totals.net_gain_ns is not None:
         shown.append(
             _ns(report, "slowdown_ns", "GEMM slowdown", "what overlapped GEMMs lose to communication")
@@ -240,7 +240,7 @@ def _kinds_table(report: Report) -> Table:
         columns,
         items,
         lambda row, key: row[key],
-        "Sums over all ranks and steps.",
+        "Most exposed first. Sums over all ranks and steps.",
     )
 
 
@@ -271,12 +271,11 @@ def _collectives_table(report: Report) -> Table:
         Column("dur_ns", "Duration", "us", "µs"),
         Column("overlapped_ns", "Overlapped", "us", "µs"),
         Column("exposed_ns", "Exposed", "us", "µs"),
+        Column("cause", "Cause", "text"),
         Column("skew_wait_ns", "Waited", "us", "µs"),
-        Column("busbw_gbps", "busbw", "number", "GB/s"),
         Column("partner", "Partner", "text"),
         Column("hideable_ns", "Hideable", "us", "µs"),
         Column("hidden_ns", "Hidden", "us", "µs"),
-        Column("cause", "Cause", "text"),
         Column("queue_delay_ns", "Launch to start", "us", "µs"),
         Column("kernel", "Kernel", "text"),
     ]
@@ -284,20 +283,25 @@ def _collectives_table(report: Report) -> Table:
         columns.insert(-1, Column("busbw_gbps", "busbw", "number", "GB/s"))
     items = sorted(report.collectives, key=lambda c: (-c.exposed_share_ns, c.id))
     return _table(
-        "collectives", "Every collective", columns, items, get, "Start counts from the first collective."
+        "collectives",
+        "Every collective",
+        columns,
+        items,
+        get,
+        "Most exposed first; start counts from the first collective.",
     )
 
 
 def _exposed_table(report: Report) -> Table:
     totals = report.totals
     maps = {
-        "module": totals.exposed_by_module_ns,
-        "layer": totals.exposed_by_layer_ns,
-        "phase": totals.exposed_by_phase_ns,
-        "group": totals.exposed_by_group_ns,
-        "operation": totals.exposed_by_op_ns,
-        "purpose": totals.exposed_by_purpose_ns,
         "cause": totals.exposed_by_cause_ns or {},
+        "purpose": totals.exposed_by_purpose_ns,
+        "operation": totals.exposed_by_op_ns,
+        "group": totals.exposed_by_group_ns,
+        "phase": totals.exposed_by_phase_ns,
+        "layer": totals.exposed_by_layer_ns,
+        "module": totals.exposed_by_module_ns,
     }
     whole = totals.exposed_ns
     rows = [
