@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: run test lint format constraints clean
+.PHONY: run test test-hta lint format constraints clean
 .DELETE_ON_ERROR:
 
 run: $(VENV)/.installed-run
@@ -12,6 +12,10 @@ run: $(VENV)/.installed-run
 
 test: $(VENV)/.installed-dev
 	$(VENV)/bin/python -m pytest
+
+# HTA has needs of its own (an older pandas, jupyterlab), so it gets an environment of its own.
+test-hta: $(VENV)-hta/.installed
+	$(VENV)-hta/bin/python -m pytest tests/test_interop_hta.py
 
 lint: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff check .
@@ -22,12 +26,17 @@ format: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-# The exact versions that the tests ran with.
-constraints: $(VENV)/.installed-dev
-	$(VENV)/bin/python -m pip freeze --exclude sp-profiler --exclude-editable | grep -v '^pip==' | sed 's/+cpu$$//' > constraints.txt
+# The exact versions that CI takes, HTA's included: the newest that pyproject.toml allows today.
+constraints:
+	rm -rf $(VENV)-constraints
+	$(PYTHON) -m venv $(VENV)-constraints
+	$(VENV)-constraints/bin/python -m pip install --quiet --editable '.[run,dev,hta]'
+	$(VENV)-constraints/bin/python -m pip freeze --exclude sp-profiler --exclude-editable \
+		| grep -v '^pip==' | sed 's/+cpu$$//' > constraints.txt
+	rm -rf $(VENV)-constraints
 
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) $(VENV)-hta build dist
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -39,3 +48,9 @@ $(VENV)/.installed-run: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) --editable '.[run,dev]'
 	touch $@ $(VENV)/.installed-run
+
+$(VENV)-hta/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)-hta
+	$(VENV)-hta/bin/python -m pip --disable-pip-version-check install --quiet \
+		--constraint constraints.txt --editable '.[hta]' pytest pytest-timeout hypothesis
+	touch $@

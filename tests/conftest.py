@@ -1,4 +1,4 @@
-"""What all tests share: where the real traces lie, and the rule that groups may not be skipped in CI."""
+"""What all tests share: where the real traces lie, and the groups that may not be skipped in CI."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("SP_PROFILER_SHARED") or REPOSITORY.parent / "shared").resolve()
-GROUPS = ("shared", "gloo", "browser")
+REQUIRED = tuple(filter(None, os.environ.get("SP_PROFILER_REQUIRE", "").split(",")))
+"""Markers of groups whose skipping is a failure, as `.ci/run` names them."""
 _skipped: list[str] = []
 
 
@@ -24,15 +25,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    if report.skipped and any(group in report.keywords for group in GROUPS):
+    if report.skipped and any(group in report.keywords for group in REQUIRED):
         _skipped.append(report.nodeid)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """With SP_PROFILER_REQUIRE_ALL=1 (as `.ci/run` sets it) a skipped group is a failure."""
-    if _skipped and os.environ.get("SP_PROFILER_REQUIRE_ALL") == "1":
+    if _skipped:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        print(f"\nSP_PROFILER_REQUIRE_ALL=1, but these were skipped: {', '.join(_skipped)}")
+        print(f"\nmust not be skipped ({', '.join(REQUIRED)}): {', '.join(_skipped)}")
 
 
 @pytest.fixture(scope="session")
