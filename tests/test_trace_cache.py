@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -127,3 +129,18 @@ def test_the_entry_used_longest_ago_makes_room(
     cache.decode_cached(str(other))
     (left,) = folder.iterdir()
     assert left != first
+
+
+def test_many_at_once_all_get_the_trace_and_leave_one_entry(folder: Path, trace: str) -> None:
+    program = (
+        "import sys; from sp_profiler.trace import cache; cache.SMALLEST_BYTES = 0\n"
+        "for _ in range(5): print(len(cache.decode_cached(sys.argv[1]).events))"
+    )
+    together = [
+        subprocess.Popen([sys.executable, "-c", program, trace], stdout=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    expected = f"{len(decode_trace(trace).events)}\n" * 5
+    assert [process.communicate(timeout=120)[0] for process in together] == [expected] * 4
+    assert len(list(folder.iterdir())) == 1
+    assert not any(path.name.startswith(".new-") for path in folder.iterdir())
