@@ -62,7 +62,7 @@ def test_synchronous_collectives_with_a_partner() -> None:
     assert finding.evidence["ranks"] == [0, 1]
     ids = {c.id for c in report.collectives if c.partner}
     assert set(finding.evidence["longest_collective_ids"]) <= ids
-    assert "up to 3.95 ms per step" in finding.text
+    assert "up to 3.95 ms of communication per step" in finding.text
     assert finding.advice
     assert "--comm async" in finding.advice
 
@@ -193,3 +193,30 @@ def test_no_rules_fire_without_communication() -> None:
     )
     empty = replace(facts(replace(report, totals=totals), {NAME: "1", TIMING: "1"}), collectives=[])
     assert [rule(empty) for rule in RULES] == [None] * len(RULES)
+
+
+@pytest.mark.parametrize(
+    ("rules", "told"),
+    [
+        (["wait-not-in-trace"], ": for 1 collective the wait is not in the trace."),
+        (
+            ["launch-not-in-trace"] * 2 + ["wait-not-in-trace"],
+            ": for 2 collectives the launch is not in the trace and for 1 collective the wait is not in the trace.",
+        ),
+        (["thread-idle"], "are exposed for unknown reasons."),
+    ],
+)
+def test_what_the_trace_lacks_is_named_and_nothing_else(rules: list[str], told: str) -> None:
+    report = make_report(ranks=1)
+    evidence = CauseEvidence("", None, None, None, None, None, None, None)
+    chosen = [
+        replace(
+            one,
+            exposed_by_cause_ns={"unknown": 2_000_000},
+            cause="unknown",
+            cause_evidence=replace(evidence, rule=rule),
+        )
+        for one, rule in zip(report.collectives, rules, strict=False)
+    ]
+    found = {one.code: one for one in findings(facts(replace(report, collectives=chosen)))}
+    assert found["exposed-for-unknown-cause"].text.endswith(told)

@@ -102,20 +102,37 @@ def test_tables_for_programs() -> None:
 @pytest.mark.parametrize(
     ("late", "expected"),
     [
-        ((Straggler(1, 9 * MS, 5),), "all of it for rank 1, which is last in 5 collectives"),
-        ((Straggler(1, 6 * MS, 1),), "1.00 ms of it for rank 1, which is last in 1 collective"),
+        ((Straggler(1, 9 * MS, 5),), "; all of it is for rank 1, which is last in 5 matched collectives."),
+        (
+            (Straggler(1, 6 * MS, 1),),
+            "; 1.00 ms of it are for rank 1, which is last in 1 matched collective.",
+        ),
         ((), "no rank is later than the others beyond what the clocks can tell"),
     ],
 )
 def test_the_sentence_names_who_costs_most(late: tuple[Straggler, ...], expected: str) -> None:
     report = make_report()
     basis = Basis(report.totals, report.ranks, report.collectives, 3, 6, False, 9 * MS, late)
-    (said,) = [one for one in sentences(basis) if "waiting for the last" in one]
-    assert said.startswith("Ranks spend 1.50 ms per step")
+    (said,) = [one for one in sentences(basis) if "for the last to arrive" in one]
+    assert said.startswith("Ranks wait 1.50 ms per step for the last to arrive; ")
     assert expected in said
+
+
+def test_the_waits_are_set_beside_what_was_compared_and_exposed() -> None:
+    report = make_report()
+    compared = [replace(one, skew_wait_ns=0, dur_ns=MS) for one in report.collectives[:18]]
+    totals = replace(report.totals, exposed_by_cause_ns={"peer-skew": 6 * MS})
+    basis = Basis(totals, report.ranks, compared, 3, 6, False, 9 * MS, (Straggler(1, 9 * MS, 5),))
+    (said,) = [one for one in sentences(basis) if "for the last to arrive" in one]
+    assert said.startswith(
+        "Ranks wait 1.50 ms per step for the last to arrive, 50 % of the time in the collectives that could be "
+        "compared and 1.00 ms of it exposed; all of it is for rank 1"
+    )
+    (said,) = [one for one in sentences(replace(basis, steps=0)) if "for the last to arrive" in one]
+    assert said.startswith("A rank waits 1.50 ms for the last to arrive")
 
 
 def test_without_other_ranks_nothing_is_said() -> None:
     report = make_report()
     basis = Basis(report.totals, report.ranks, report.collectives, 3, 6, False)
-    assert not any("waiting for the last" in one for one in sentences(basis))
+    assert not any("for the last to arrive" in one for one in sentences(basis))

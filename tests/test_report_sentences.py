@@ -9,7 +9,7 @@ from report_helpers import make_report
 
 from sp_profiler.analysis.results import CollectiveFigures, Figures, Hiding
 from sp_profiler.report.model import Report, windows_of
-from sp_profiler.report.sentences import Basis, op_name, sentences
+from sp_profiler.report.sentences import Basis, collectives_on_ranks, op_name, sentences
 
 
 def basis(report: Report, *, is_cpu: bool = False, totals: Figures | None = None) -> Basis:
@@ -31,9 +31,9 @@ def test_async_says_how_much_wgrad_hides_and_what_stays_exposed() -> None:
         "wgrad hides 67 % of the dgrad all-reduce, all that could be hidden; 4.00 ms per step stay exposed, "
         "of which 2.00 ms in activation collectives and 2.00 ms in dgrad collectives."
     )
-    assert said[1] == "Of the communication 4.00 ms per step are hidden, all of it under wgrad."
+    assert said[1] == "4.00 ms of communication per step are hidden, all of it under wgrad."
     assert "Everything that could be hidden is hidden; what stays exposed is communication-bound." in said
-    assert said[-1].startswith("A step takes 19.6 ms on average (3 steps of 1 rank): computation 15.5 ms, ")
+    assert said[-1].startswith("A step takes 19.6 ms on average (3 steps): computation 15.5 ms, ")
 
 
 def test_sync_says_that_nothing_overlaps_and_what_could() -> None:
@@ -53,7 +53,28 @@ def test_partly_hidden_names_the_share_of_the_hideable() -> None:
     report = make_report(ranks=1)
     hiding = {"dgrad": Hiding(71, 100, 0.71)}
     said = sentences(basis(report, totals=replace(report.totals, hiding_by_purpose=hiding)))
-    assert ", 71 % of what could be hidden; " in said[0]
+    assert ", 71 % of the dgrad communication that could be hidden; " in said[0]
+
+
+def test_the_headline_is_about_dgrad_only_where_dgrad_has_a_real_share() -> None:
+    report = make_report(ranks=1)
+    whole = report.totals.comm_ns or 0
+    said = sentences(basis(report, totals=replace(report.totals, dgrad_comm_ns=whole // 11)))
+    assert said[0].startswith("Computation hides 50 % of the communication")
+    said = sentences(basis(report, totals=replace(report.totals, dgrad_comm_ns=whole // 9)))
+    assert said[0].startswith("wgrad hides")
+
+
+def test_collectives_are_counted_on_each_rank() -> None:
+    two = make_report(ranks=2).collectives
+    assert collectives_on_ranks(two) == "12 collectives on each of 2 ranks"
+    assert collectives_on_ranks(two[:-1], "late") == "23 late collectives, counted on each of 2 ranks"
+    assert collectives_on_ranks(make_report(ranks=1).collectives) == "12 collectives"
+
+
+def test_one_step_of_one_rank_is_no_mean() -> None:
+    said = sentences(basis(make_report(ranks=1, steps=1)))
+    assert said[-1].startswith("A step takes 19.6 ms: computation")
 
 
 def test_a_cpu_run_speaks_of_structure_only() -> None:
@@ -109,7 +130,7 @@ def test_nothing_found() -> None:
 @pytest.mark.parametrize("steps", [1, 3])
 def test_every_sentence_is_one(comm: str, ranks: int, steps: int) -> None:
     for sentence in sentences(basis(make_report(comm=comm, ranks=ranks, steps=steps))):
-        assert sentence[0].isupper() or sentence.startswith("wgrad")
+        assert sentence[0].isupper() or sentence[0].isdigit() or sentence.startswith("wgrad")
         assert sentence.endswith(".")
         assert "None" not in sentence
         assert "  " not in sentence

@@ -52,8 +52,8 @@ def said(drawn: Report) -> list[str]:
 def test_sentences_say_why() -> None:
     #  6 windows: 60 / 6 = 10 ms, 41.4 / 6 = 6.9, 18.6 / 6 = 3.1; 6 / 6 = 1 ms lost, 18 / 6 = 3 won
     assert (
-        "Of the exposed 10.0 ms per step pass 6.90 ms in synchronous collectives "
-        "and 3.10 ms waiting for a late peer." in said(report())
+        "Of the 10.0 ms exposed per step, 6.90 ms are in synchronous collectives "
+        "and 3.10 ms are spent waiting for a late peer." in said(report())
     )
     assert "Overlap slows the GEMMs beside it by 1.00 ms per step: it wins 3.00 ms in the end." in said(
         report()
@@ -63,7 +63,23 @@ def test_sentences_say_why() -> None:
 def test_one_cause_is_said_alone() -> None:
     drawn = report()
     only = replace(drawn.totals, exposed_by_cause_ns={"no-partner": 60_000_000})
-    assert "All exposed time passes with nothing launched to run under." in said(replace(drawn, totals=only))
+    assert "All of the exposed time had nothing launched to run under." in said(replace(drawn, totals=only))
+    only = replace(drawn.totals, exposed_by_cause_ns={"unknown": 60_000_000})
+    assert "The trace does not tell why any of it is exposed." in said(replace(drawn, totals=only))
+
+
+@pytest.mark.parametrize(
+    ("first", "words"),
+    [
+        ("partner-too-short", "before that computation starts"),
+        ("queued", "before the computation starts that they should run under"),
+    ],
+)
+def test_that_computation_is_said_only_where_one_was_named(first: str, words: str) -> None:
+    drawn = report()
+    both = replace(drawn.totals, exposed_by_cause_ns={first: 40_000_000, "late-partner": 20_000_000})
+    (one,) = [one for one in said(replace(drawn, totals=both)) if one.startswith("Of the 10.0 ms exposed")]
+    assert words in one
 
 
 def test_terminal_and_markdown_show_causes_and_contention() -> None:
