@@ -194,13 +194,14 @@ def _late_partner(facts: Facts) -> Finding | None:
     why = (
         f"; in {len(by_host)} of these collectives the host had not launched it yet"
         if by_host
-        else "; it had been launched, but something else ran before it"
+        else "; it had been launched, but waited on the device"
     )
     advice = (
         "Launch the partner right behind the collective and keep the host ahead of the device: CUDA graphs, "
         "torch.compile, fewer small kernels and synchronisations."
         if by_host
-        else "Look what runs on the compute stream between the collective's start and its partner's."
+        else "Look what runs on the partner's stream, or which event it waits for, between the start of the "
+        "collective and its own."
     )
     return finding(
         "late-partner",
