@@ -263,11 +263,9 @@ def _collectives_table(report: Report) -> Table:
         Column("op", "Op", "text"),
         Column("group", "Group", "text"),
         Column("purpose", "Purpose", "text"),
-        Column("phase", "Phase", "text"),
         Column("module", "Module", "text"),
         Column("bytes", "Size", "bytes"),
         Column("is_async", "Launch", "text"),
-        Column("start", "Start", "ms", "ms"),
         Column("dur_ns", "Duration", "us", "µs"),
         Column("overlapped_ns", "Overlapped", "us", "µs"),
         Column("exposed_ns", "Exposed", "us", "µs"),
@@ -277,6 +275,8 @@ def _collectives_table(report: Report) -> Table:
         Column("hideable_ns", "Hideable", "us", "µs"),
         Column("hidden_ns", "Hidden", "us", "µs"),
         Column("queue_delay_ns", "Launch to start", "us", "µs"),
+        Column("start", "Start", "ms", "ms"),
+        Column("phase", "Phase", "text"),
         Column("kernel", "Kernel", "text"),
     ]
     if any(c.busbw_gbps is not None for c in report.collectives):
@@ -334,8 +334,8 @@ _FIGURES = [
     Column("exposed_ns", "Exposed", "ms", "ms"),
     Column("memory_op_only_ns", "Copies only", "ms", "ms"),
     Column("idle_ns", "Idle", "ms", "ms"),
-    Column("wgrad_overlapped_ns", "dgrad comm under wgrad", "ms", "ms"),
-    Column("wgrad_overlap_ratio", "of dgrad comm", "ratio", "%"),
+    Column("wgrad_overlapped_ns", "dgrad under wgrad", "ms", "ms"),
+    Column("wgrad_overlap_ratio", "Of dgrad", "ratio", "%"),
     Column("hidden_of_hideable", "Hidden of hideable", "ratio", "%"),
 ]
 _RANK = [Column("rank", "Rank", "int"), Column("device", "Device", "int")]
