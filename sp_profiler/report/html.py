@@ -10,14 +10,17 @@ from urllib.parse import quote
 
 import plotly.graph_objects as go
 
+from sp_profiler.ledger import LedgerEntry
 from sp_profiler.report import figures, view
+from sp_profiler.report.answers import family_answer
 from sp_profiler.report.backward import common_layer, layer_backward
 from sp_profiler.report.compare_table import compare_table, ordered, run_label
-from sp_profiler.report.format import counted, rank_list
+from sp_profiler.report.format import counted, rank_list, short_group
 from sp_profiler.report.json import to_plain
 from sp_profiler.report.model import Report
 from sp_profiler.report.page import render_page
 from sp_profiler.report.palette import theme_patch
+from sp_profiler.report.why import cause_rows
 
 # plotly 4 offers to upload a chart to its makers' cloud: a profile leaves the machine by no button of ours.
 _LOCAL = {"plotlyServerURL": "", "showSendToCloud": False, "showLink": False, "showEditInChartStudio": False}
@@ -41,14 +44,14 @@ def render(report: Report) -> str:
         plots["collectives"] = _plot(figures.collectives(report), _QUIET)
     if report.timeline is not None:
         plots["timeline"] = _plot(figures.timeline(report.timeline), _ZOOMABLE)
-    tables = view.tables(report)
+    tables = [part for table in view.tables(report) for part in _by_grouping(table)]
     kept = replace(report, collectives=[], timeline=None)  # the tables and the plot hold those
     data = {
         "report": {
             key: value for key, value in to_plain(kept).items() if key not in ("collectives", "timeline")
         },
         "plots": plots,
-        "tables": [view.plain_table(table) for table in tables],
+        "tables": [_for_page(table) for table in tables],
     }
     return render_page(
         "report.html.j2",
@@ -57,10 +60,14 @@ def render(report: Report) -> str:
         title=report.run.name,
         chips=_chips(report),
         cards=view.cards(report),
+        causes=cause_rows(report),
         more=view.more_figures(report),
         per=view.per_text(report),
         tables=tables,
         plots=plots,
+        caption=figures.caption(report.timeline) if report.timeline else "",
+        quality=_quality(report),
+        settings=_settings(report),
         left_out=[(rank, entry) for rank in report.ranks for entry in rank.left_out],
         ranks_cut=len(report.ranks) - len(figures.drawn_ranks(report)),
     )
@@ -85,12 +92,23 @@ def render_comparison(
             continue
         key = f"backward-{number}"
         plots[key] = _plot(figure, _ZOOMABLE)
-        pairs.append({"key": key, "mode": mode, "names": names, "layer": common_layer(family)})
+        drawn = [r.timeline for r in family if r.timeline is not None]
+        told = figures.reading([s for t in drawn for s in t.segments], [e for t in drawn for e in t.exposed])
+        pairs.append(
+            {
+                "key": key,
+                "mode": mode,
+                "names": names,
+                "layer": common_layer(family),
+                "caption": "; ".join(["one layer's backward on one time scale", *told]),
+            }
+        )
     return render_page(
         "comparison.html.j2",
         {"plots": plots, "tables": []},
         title=title,
         table=compare_table(reports),
+        answers=[text for family in _families(reports).values() for text in family_answer(family)],
         runs=list(
             zip(reports, [run_label(r) for r in reports], [link_of[id(r)] for r in reports], strict=True)
         ),
@@ -117,7 +135,101 @@ def _plot(figure: go.Figure, config: dict[str, Any]) -> dict[str, Any]:
     plain = figure.to_plotly_json()
     axes = figures.axes_of(figure)
     themes = {theme: theme_patch(theme, axes) for theme in ("light", "dark")}
-    return {"data": plain["data"], "layout": plain["layout"], "config": config, "themes": themes}
+    narrow, wide = figures.narrow_patch(figure)
+    return {
+        "data": plain["data"],
+        "layout": plain["layout"],
+        "config": config,
+        "themes": themes,
+        "sizes": {"narrow": narrow, "wide": wide},
+    }
+
+
+_GROUPINGS = {  # key of the grouping -> title; the first word of its rows in `view`'s table "exposed"
+    "cause": "Exposed by cause",
+    "purpose": "Exposed by purpose",
+    "operation": "Exposed by operation",
+    "group": "Exposed by group",
+    "phase": "Exposed by phase",
+    "layer": "Exposed by layer",
+    "module": "Exposed by module",
+}
+
+
+def _by_grouping(table: view.Table) -> list[view.Table]:
+    """The table of where communication is exposed as one table per grouping; others as they are."""
+    if table.id != "exposed":
+        return [table]
+    parts: dict[str, list[list[Any]]] = {}
+    for row in table.rows:
+        parts.setdefault(row[0], []).append(row[1:])
+    return [
+        replace(
+            table,
+            id=f"exposed-{by}",
+            title=_GROUPINGS.get(by, f"Exposed by {by}"),
+            columns=[replace(table.columns[1], label=by.capitalize()), *table.columns[2:]],
+            rows=rows,
+            total=len(rows),
+            note="Sums over all ranks and steps.",
+        )
+        for by, rows in parts.items()
+        if len(rows) > 1 or by in ("cause", "purpose")  # a table of "all of it" says nothing
+    ]
+
+
+def _for_page(table: view.Table) -> dict[str, Any]:
+    """The table for the page's script; keys of groups are shown short, `full` has them whole."""
+    plain = view.plain_table(table)
+    full: dict[str, str] = {}
+    for place, column in enumerate(table.columns):
+        if column.label != "Group":
+            continue
+        for row in plain["rows"]:
+            if isinstance(row[place], str) and (short := short_group(row[place])) != row[place]:
+                full[short] = row[place]
+                row[place] = short
+    return plain | {"full": full}
+
+
+def _quality(report: Report) -> dict[str, list[LedgerEntry]]:
+    """Entries of the ledger: what changed something first, then notes."""
+    notes = [entry for entry in report.data_quality if entry.severity == "note"]
+    return {"told": [e for e in report.data_quality if e.severity != "note"], "notes": notes}
+
+
+_SETTINGS = {
+    "mode": "Mode", "ranks": "Ranks", "comm": "Communication", "save": "Saved activations",
+    "projections": "Projections", "norm": "Norm", "layers": "Layers", "seq_len": "Sequence length",
+    "hidden": "Hidden size", "heads": "Heads", "kv_heads": "KV heads", "ffn": "FFN size",
+    "vocab": "Vocabulary", "micro_batch": "Micro-batch", "num_microbatches": "Micro-batches",
+    "dtype": "Type", "warmup": "Warm-up steps", "active_steps": "Recorded steps",
+    "learning_rate": "Learning rate", "bucket_mib": "Bucket, MiB", "seed": "Seed",
+    "tp": "Tensor-parallel ranks", "dp": "Data-parallel ranks", "set_by_tool": "Set by sp-profile",
+    "environment": "Environment variables",
+}  # fmt: skip
+
+
+def _settings(report: Report) -> dict[str, list[tuple[str, Any]]]:
+    """What is known of the run: single values (`facts`), and longer ones that unfold (`more`)."""
+    workload = report.run.workload or {}
+    facts = [(_named(key), item) for key, item in workload.items() if isinstance(item, str | int | float)]
+    more = []
+    for key, item in report.environment.items():
+        if item is None or item in ({}, [], ""):
+            continue
+        if isinstance(item, str | int | float):
+            facts.append((_named(key), item))
+        elif isinstance(item, dict):
+            known = [f"{name}: {part}" for name, part in item.items() if part is not None]
+            more += [(_named(key), known)] if known else []
+        else:
+            more.append((_named(key), [str(part) for part in item]))
+    return {"facts": facts, "more": more}
+
+
+def _named(key: str) -> str:
+    return _SETTINGS.get(key) or key.replace("_", " ").capitalize()
 
 
 def _chips(report: Report) -> list[str]:

@@ -76,7 +76,7 @@
   function buildTable(host, spec) {
     const numeric = spec.columns.map((column) => column.kind !== "text");
     const texts = spec.rows.map((row) => row.map((value, place) => shown(spec.columns[place].kind, value)));
-    const haystack = texts.map((row) => row.join("\u0000").toLowerCase());
+    const haystack = texts.map((row) => row.map((text) => (spec.full[text] ? `${text}\u0000${spec.full[text]}` : text)).join("\u0000").toLowerCase());
     const state = { order: spec.rows.map((_, row) => row), sort: null, descending: false, page: 0, size: 20 };
 
     const filter = make("input", { type: "search", placeholder: "Filter", id: `filter-${spec.id}` });
@@ -148,7 +148,8 @@
         const line = make("tr");
         texts[row].forEach((text, place) => {
           const cell = make("td", { className: numeric[place] ? "num" : "text" }, text);
-          if (text.length > 28) cell.title = text;
+          const whole = spec.full[text] || text;
+          if (whole.length > 28 || whole !== text) cell.title = whole;
           line.append(cell);
         });
         return line;
@@ -221,7 +222,20 @@
       await Plotly.newPlot(element, plot.data, plot.layout, plot.config);
       element.dataset.drawn = "true";
       await Plotly.relayout(element, plot.themes[theme()]);
+      await fit(id, plot);
     }
+    window.addEventListener("resize", () => {
+      for (const [id, plot] of Object.entries(data.plots)) fit(id, plot);
+    });
+  }
+
+  /* On a narrow screen labels of lanes stand above them: beside them they would take half of the plot. */
+  function fit(id, plot) {
+    const element = byId(`plot-${id}`);
+    const size = element.clientWidth < 640 ? "narrow" : "wide";
+    if ((element.dataset.size || "wide") === size) return undefined;
+    element.dataset.size = size;
+    return Plotly.relayout(element, plot.sizes[size]);
   }
 
   if (Object.keys(data.plots).length === 0) {
