@@ -263,11 +263,20 @@ def test_cut_list_by_configuration_by_stride_or_not_at_all() -> None:
     assert {entry.code for entry in ledger.entries} == {"rank-list-rebuilt", "rank-list-unknown"}
 
 
-def test_a_group_as_large_as_the_world_holds_every_rank() -> None:
+@pytest.mark.parametrize("listed", ["[]", "[0, ...]", "[0, 1, 2, ...]"])
+def test_a_group_as_large_as_the_world_holds_every_rank(listed: str) -> None:
     groups, _ = book(world=4)
-    group = groups.from_args(args(group_name="0", group_ranks="[]", group_size=4), None)
+    group = groups.from_args(args(group_name="0", group_ranks=listed, group_size=4), None)
     assert group is not None
     assert group.ranks == (0, 1, 2, 3)
+
+
+def test_ranks_listed_in_another_order_are_the_same_group() -> None:
+    """Otherwise two ranks that list each other differently would never be matched."""
+    groups, _ = book()
+    for listed in ("[0, 3]", "[3, 0]"):
+        assert groups.from_args(args(group_name="1", group_ranks=listed), None) is not None
+    assert [group.key for group in groups.groups] == ["1[0,3]"]
 
 
 def test_annotated_group_stands_where_the_ranks_agree() -> None:

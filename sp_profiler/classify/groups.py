@@ -122,12 +122,12 @@ class GroupBook:
         listed, cut = parse_ranks(args.group_ranks)
         size = args.group_size if args.group_size and args.group_size > 0 else None
         if listed and not cut:
-            return listed, len(listed)
+            return tuple(sorted(listed)), len(listed)  # the ranks make the group, not their order
         ranks = self._configured_ranks(args.group_name, listed, size)
         if not ranks and (cut or args.rank_start is not None):
             ranks = rebuilt_ranks(listed, size, args.rank_start, args.rank_stride)
-        if not ranks and not listed and size is not None and size == self._metadata.world_size:
-            ranks = tuple(range(size))
+        if not ranks and size is not None and size == self._metadata.world_size:
+            ranks = rebuilt_ranks(listed, size, 0, 1)
         group = self._enter_quietly(args, ranks, size)
         if cut:
             self._note_cut(group)
@@ -162,7 +162,7 @@ class GroupBook:
             and ranks[: len(prefix)] == prefix
             and (size is None or configured_size == size)
         }
-        return fitting.pop() if len(fitting) == 1 else ()
+        return tuple(sorted(fitting.pop())) if len(fitting) == 1 else ()
 
     def _described(self, description: str, name: str, ranks: tuple[int, ...]) -> str:
         """The description, else what run.json calls these ranks, else the name."""
