@@ -45,7 +45,7 @@ _OP = re.compile(
     r"(?P<all_reduce>all_?reduce|cross_device_reduce)"
     r"|(?P<reduce_scatter>reduce_?scatter)"
     r"|(?P<all_gather>all_?gather)"
-    r"|(?P<all_to_all>all_?2_?all|all_?to_?all)"
+    r"|(?P<all_to_all>all_?2_?all|all_?to_?all|moeA2A)"
     r"|(?P<broadcast>broadcast|bcast)"
     r"|(?P<send_recv>send_?recv)"
     r"|(?P<reduce>reduce(?!_?local))"
@@ -63,7 +63,8 @@ _LIBRARIES = re.compile(
     r"(?:^|::)(?:"
     r"msccl(?:Kernel|Run|pp)?|mscclpp|oneccl|ccl_kernel|hccl|hcom_"
     r"|i?nvshmem\w*|rocshmem\w*|roc_shmem\w*|barrier_on_stream_kernel|sync_on_stream_kernel"
-    r"|allToAllV|exchangeSplitAndOffset"
+    r"|allToAllV|exchangeSplitAndOffset|moeA2A\w*(?:Dispatch|Combine)"
+    r"|(?:put_signal|wait_signal|barrier)_kernel$"  # torch's symmetric memory, also in an anonymous namespace
     r"|k?userbuffers_"
     r"|cross_device_reduce"
     r"|multimem_|one_shot_(?!prefill)|two_shot_"
@@ -76,7 +77,7 @@ _NAMESPACES = re.compile(
 )
 # DeepEP, its hybrid variant, MoRI: everything but the local computation of the layout.
 _EXPERT = re.compile(r"(?:^|::)(?:deep_ep|hybrid_ep|mori|pplx)::", re.IGNORECASE)
-_EXPERT_MOVES = re.compile(r"dispatch|combine|notify|barrier|all_?to_?all|send|recv", re.IGNORECASE)
+_EXPERT_MOVES = re.compile(r"dispatch|combine|notify|barrier|all_?to_?all|send|recv|clean_low_latency", re.IGNORECASE)
 # Collective words are unmistakable in a function's own name, unless it reduces inside one block.
 _WORDS = re.compile(
     r"(?<!warp)(?<!warp_)(?<!block)(?<!block_)(?<!thread_)(?<!wave_)(?<!local_)"
@@ -107,7 +108,7 @@ _TRITON_NUMBERED = re.compile(r"triton__\d+d")
 _GEMM = re.compile(
     r"gemm|gemv|xmma|nvjet|cijk_|wgmma|(?:^|_)tensorop_|triton_(?:tem_\w*)?(?:mm|bmm|addmm|matmul)"
     r"|triton_tem_\w*(?:_mm_|_addmm|_bmm|matmul)|(?:^|[_:])(?:mat_?mul|b?mm|addmm)(?:_kernel|_persistent|_ogs|$)"
-    r"|marlin"
+    r"|marlin|wvsplitk"
 )
 _NOT_GEMM = re.compile(
     r"conv|fprop|implicit_gemm|winograd|igemm_(?:fwd|bwd|wrw)|bwd_(?:weight|data)"
