@@ -77,7 +77,9 @@ _NAMESPACES = re.compile(
 )
 # DeepEP, its hybrid variant, MoRI: everything but the local computation of the layout.
 _EXPERT = re.compile(r"(?:^|::)(?:deep_ep|hybrid_ep|mori|pplx)::", re.IGNORECASE)
-_EXPERT_MOVES = re.compile(r"dispatch|combine|notify|barrier|all_?to_?all|send|recv|clean_low_latency", re.IGNORECASE)
+_EXPERT_MOVES = re.compile(
+    r"dispatch|combine|notify|barrier|all_?to_?all|send|recv|clean_low_latency", re.IGNORECASE
+)
 # Collective words are unmistakable in a function's own name, unless it reduces inside one block.
 _WORDS = re.compile(
     r"(?<!warp)(?<!warp_)(?<!block)(?<!block_)(?<!thread_)(?<!wave_)(?<!local_)"
