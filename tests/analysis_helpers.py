@@ -89,6 +89,7 @@ _FACTS: dict[str, Any] = {
     "launch_end_ns": None,
     "wait_start_ns": None,
     "wait_end_ns": None,
+    "thread_sat_idle": False,
 }
 
 

@@ -92,6 +92,24 @@ def test_cpu_thread_idle() -> None:
     assert (causes(result), rule(result)) == ({"unknown": 22}, "wait-not-in-trace")
 
 
+def test_an_idle_thread_beside_one_that_computes() -> None:
+    #  another thread computes: the launching one sat idle until the end all the same
+    for is_async, partner in ((None, None), (True, None)):
+        facts = {"launch": 11, "launch_end_ns": 12, "is_async": is_async, "partner_what": partner}
+        idle = comm(13, 40, thread_sat_idle=True, **facts)
+        result = analyze(compute(0, 10), idle, compute(20, 25), cpu=True)
+        assert (causes(result), rule(result)) == ({"synchronous": 22}, "thread-idle")
+        assert result.collectives[0].is_async is is_async
+
+
+def test_an_asynchronous_collective_that_ended_before_its_partner_began() -> None:
+    #  c [13,40) is over before the thread begins w [50,90): the partner came late, the call did not block
+    facts = {"is_async": True, "partner_what": "wgrad", "module": "up", "layer": 0, "purpose": "dgrad"}
+    early = comm(13, 40, launch=11, launch_end_ns=12, thread_sat_idle=True, **facts)
+    result = analyze(compute(0, 10), early, wgrad(50, 90, launch=50, range_start_ns=49), cpu=True)
+    assert (causes(result), rule(result)) == ({"late-partner": 27}, "partner")
+
+
 # --- with a partner --------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from sp_profiler.classify import classify
+from sp_profiler.classify.blocking import declared_async
 from sp_profiler.classify.cpu import computes
 from sp_profiler.classify.tables import UNKNOWN_STEP, Classified, Collective, Kind, Phase, Role
 from sp_profiler.record.annotate import format_range
@@ -16,6 +17,7 @@ from sp_profiler.trace.tables import Trace
 from sp_profiler.trace.write import TraceWriter
 
 FLOAT = {"Input type": ["float"]}
+EVALUATE = "autograd::engine::evaluate_function: "
 PG = [{"pg_name": "0", "pg_desc": "default_pg", "pg_size": 2, "ranks": [0, 1]}]
 
 
@@ -275,6 +277,92 @@ def test_unannotated_ranges_by_their_operators_in_order(tmp_path: Path) -> None:
     assert {c.purpose for c in classified.collectives} == {"unknown"}
     comms = classified.activities.kind == Kind.COMMUNICATION
     assert classified.activities.step[comms].tolist() == [1, 1, 1, UNKNOWN_STEP, UNKNOWN_STEP]
+
+
+def declared(*inputs: str) -> dict[str, Any]:
+    return {"Concrete Inputs": list(inputs)}
+
+
+@pytest.mark.parametrize(
+    ("operator", "inputs", "is_async"),
+    [
+        ("c10d::allreduce_", '["","","","","True","-1"]', True),
+        ("c10d::allreduce_", '["","","","","False","-1"]', False),
+        ("c10d::allreduce_", '["","","","false","600000"]', False),
+        ("c10d::alltoall_base_", '["","","","[3, 5]","[3, 5]","False","-1"]', False),
+        ("c10d::allreduce_", '["","","","","-1"]', None),  # before torch said it
+        ("c10d::broadcast_", '["","","0","0","-1"]', None),
+        ("c10d::monitored_barrier_", '["","","[]","-1","True"]', None),  # wait_all_ranks
+        ("c10d::send", '["","","1","0"]', None),
+        ("c10d::allreduce_", '["True"]', None),
+        ("c10d::allreduce_", '{"True":-1}', None),
+        ("c10d::allreduce_", '["","True","-1"', None),
+        ("c10d::allreduce_", None, None),
+        ("_c10d_functional::all_reduce", '["","True","-1"]', None),
+    ],
+)
+def test_what_an_operator_says_of_itself(operator: str, inputs: str | None, is_async: bool | None) -> None:
+    assert declared_async(operator, inputs) is is_async
+
+
+def test_an_idle_thread_does_not_make_a_collective_synchronous(tmp_path: Path) -> None:
+    """The thread begins nothing from each call to the end of its collective; operators say what they are."""
+    writer = draw(pg_config=PG)
+    for i, inputs in enumerate((declared("", "True", "-1"), declared("", "False", "-1"), {})):
+        start = 20 * i
+        writer.cpu_op("c10d::allreduce_", start, 2, dims=[[[8]]], types=["TensorList"], **inputs)
+        writer.range("gloo:all_reduce", start + 4, 8, tid=200, **{"Input Dims": [[8]]}, **FLOAT)
+        writer.cpu_op("aten::mm", start + 14, 2)
+    _, classified = read(writer, tmp_path)
+    assert [c.is_async for c in classified.collectives] == [True, False, None]
+    assert [c.thread_sat_idle for c in classified.collectives] == [True, True, True]
+
+
+def test_a_thread_that_went_on_did_not_sit_idle(tmp_path: Path) -> None:
+    writer = draw(pg_config=PG).cpu_op("c10d::allreduce_", 0, 2, dims=[[[8]]], **declared("", "True", "-1"))
+    writer.range("gloo:all_reduce", 4, 8, tid=200, **{"Input Dims": [[8]]}, **FLOAT)
+    writer.cpu_op("aten::mm", 6, 9)
+    (found,) = read(writer, tmp_path)[1].collectives
+    assert (found.is_async, found.thread_sat_idle, found.wait_start_ns) == (True, False, None)
+
+
+COPY = "torch.distributed.ddp.reducer::copy_bucket_to_grad"
+
+
+def test_the_reducer_waits_until_it_copies(tmp_path: Path) -> None:
+    """
+    thread  node+launch 0,2 mm 4,6   node+launch 20,3  mm 24,6   wait   copy 40,2   wait   copy 50,2
+    gloo              [3,                  35)   [23,                             45)
+    The first gap is [30, 40). The second all-reduce ends in the gap [42, 50), the wait for it.
+    """
+    writer = draw(pg_config=PG)
+    for start, end in ((0, 35), (20, 45)):
+        writer.cpu_op(EVALUATE + "torch::autograd::AccumulateGrad", start, 3, fwd_thread=1)
+        inputs = declared("", "", "", "", "True", "-1")
+        writer.cpu_op("c10d::allreduce_", start + 1, 1, dims=[[[800]]], types=["TensorList"], **inputs)
+        writer.range(
+            "gloo:all_reduce", start + 3, end - start - 3, tid=200, **{"Input Dims": [[800]]}, **FLOAT
+        )
+        writer.cpu_op("aten::mm", start + 4, 6)
+    writer.cpu_op(COPY, 40, 2).cpu_op("aten::copy_", 40.5, 1).cpu_op(COPY, 50, 2)
+    _, classified = read(writer, tmp_path)
+    found = [(c.purpose, c.is_async, c.wait_start_ns, c.wait_end_ns) for c in classified.collectives]
+    assert found == [("param-grad", True, 30_000, 40_000), ("param-grad", True, 42_000, 50_000)]
+
+
+def test_without_copies_the_reducers_wait_is_not_known(tmp_path: Path) -> None:
+    """`gradient_as_bucket_view`; and what is launched after the copies belongs to no later copy."""
+    for copied_at in ((), (0,)):
+        writer = draw(pg_config=PG)
+        for start in copied_at:
+            writer.cpu_op(COPY, start, 2)
+        writer.cpu_op(EVALUATE + "torch::autograd::AccumulateGrad", 10, 3, fwd_thread=1)
+        inputs = declared("", "", "", "", "True", "-1")
+        writer.cpu_op("c10d::allreduce_", 11, 1, dims=[[[800]]], types=["TensorList"], **inputs)
+        writer.range("gloo:all_reduce", 13, 20, tid=200, **{"Input Dims": [[800]]}, **FLOAT)
+        writer.cpu_op("aten::mm", 15, 6)
+        (found,) = read(writer, tmp_path)[1].collectives
+        assert (found.purpose, found.is_async, found.wait_start_ns) == ("param-grad", True, None)
 
 
 def test_operators_whose_dimensions_disagree_are_not_matched(tmp_path: Path) -> None:

@@ -52,10 +52,10 @@ CAUSES = (
 SKEW, SYNCHRONOUS, TOO_SHORT, LATE, QUEUED, NO_PARTNER, UNKNOWN = range(len(CAUSES))
 
 RULES = (
-    "declared-synchronous",  # by its annotation or metadata
+    "declared-synchronous",  # by its annotation, its metadata or the inputs of its operator
     "on-compute-stream",
     "waited-at-once",  # the launching thread waits, and launched nothing in between
-    "thread-idle",  # CPU runs without annotation: no operator ran until the collective ended
+    "thread-idle",  # CPU runs, which show no waits: no operator began until the collective ended
     "partner",
     "nothing-launched-before-wait",
     "launch-not-in-trace",
@@ -183,7 +183,7 @@ def _rules(
         asked.is_sync,
         _on_compute_stream(classified, rows, collectives) & ~asked.is_async,
         at_once,
-        _thread_idle(classified, rows, collectives, asked),
+        _thread_idle(classified, rows, collectives, asked) & ~(asked.is_async & partners.known),
         nothing,
         ran_under,
         asked.launch == NONE,
@@ -204,16 +204,20 @@ def _on_compute_stream(classified: Classified, rows: Int64, collectives: DeviceC
 
 
 def _thread_idle(classified: Classified, rows: Int64, collectives: DeviceCollectives, asked: _Asked) -> Bool:
-    """CPU files show no waits. Where no operator began until the collective ended, the thread sat in one."""
-    told = np.array([row.is_async is None and row.bandwidth_known for row in collectives.rows], np.bool_)
-    told &= (asked.launch != NONE) & (asked.wait == NONE)
+    """CPU files show no waits. Where no operator began until the collective ended, the thread sat in one.
+
+    The launching thread began nothing, whatever others do; or nothing was computed at all.
+    """
+    told = np.array([row.bandwidth_known for row in collectives.rows], np.bool_)
+    told &= (asked.launch != NONE) & (asked.wait == NONE) & ~asked.is_sync
     if not classified.is_cpu_only or not told.any():
         return np.zeros(len(collectives), np.bool_)
     activities = classified.activities
     begins = np.sort(activities.start_ns[rows[activities.kind[rows] == Kind.COMPUTATION]])
     next_one = np.searchsorted(begins, asked.launch_end, side="left")
     after = np.searchsorted(begins, collectives.end_ns, side="left")
-    return told & (next_one == after)
+    sat_idle = np.array([row.thread_sat_idle for row in collectives.rows], np.bool_)
+    return told & (sat_idle | (next_one == after))
 
 
 def _queued(

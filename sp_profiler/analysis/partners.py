@@ -31,7 +31,7 @@ from sp_profiler.analysis.intervals import (
     union_by_key,
 )
 from sp_profiler.analysis.steps import Windows
-from sp_profiler.classify.tables import Activities, Classified, Kind, Role
+from sp_profiler.classify.tables import Activities, Classified, Collective, Kind, Role
 from sp_profiler.trace.tables import NONE, Bool, Int64
 
 NO_RULE, ANNOTATION, SAME_LINEAR, BETWEEN = range(4)
@@ -168,7 +168,7 @@ def _asked_of(activities: Activities, collectives: DeviceCollectives) -> _Asked:
     return _Asked(
         launch=launch,
         launch_end=np.where(launch_end == NONE, launch, launch_end),
-        wait=column([row.wait_start_ns for row in rows]),
+        wait=column([_waits_from(row) for row in rows]),
         node=activities.node[collectives.activity],
         named=column([roles.get(row.partner_what or "") for row in rows]),
         is_sync=np.array([row.is_async is False for row in rows], np.bool_),
@@ -177,6 +177,13 @@ def _asked_of(activities: Activities, collectives: DeviceCollectives) -> _Asked:
         gathers=np.array([row.op == "all_gather" for row in rows], np.bool_),
         countable=~collectives.is_fused,
     )
+
+
+def _waits_from(row: Collective) -> int | None:
+    """A thread that began nothing until the end of a collective that nothing calls asynchronous waited."""
+    if row.wait_start_ns is None and row.is_async is None and row.thread_sat_idle:
+        return row.launch_end_ns
+    return row.wait_start_ns
 
 
 # --- annotation ------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from sp_profiler.classify.blocking import declared_async, thread_sat_idle, with_reducer_waits
 from sp_profiler.classify.collectives import full_elements, range_bytes, tensors, unified_op
 from sp_profiler.classify.context import Context, annotated_phase
 from sp_profiler.classify.dtypes import dtype_bytes, dtype_name
@@ -148,7 +149,8 @@ def classify_cpu(context: Context) -> tuple[Activities, tuple[Collective, ...]]:
         collective=collective,
     )
     collectives = _collectives(context, activities, position, itself, launched.annotated)
-    return activities, with_purposes(context, activities, collectives, lambda nearest: nearest[position])
+    collectives = with_purposes(context, activities, collectives, lambda nearest: nearest[position])
+    return activities, with_reducer_waits(context, activities, collectives, position)
 
 
 def _in_order_of_appearance(numbers: Int64) -> Int64:
@@ -219,11 +221,14 @@ def _from_range(context: Context, activities: Activities, activity: int, launche
     op = unified_op(strings[int(activities.name[activity])])
     nbytes, dtype = range_bytes(op, strings[int(events.dims[row])], strings[int(events.types[row])])
     launch = launch_end = is_async = None
+    sat_idle = False
     if launcher != NONE:
         operator = int(context.nest.row[launcher])
         launch, launch_end = context.span_at(launcher)
-        is_async = False if _blocks(context, launcher, int(activities.end_ns[activity])) else None
-        op = unified_op(strings[int(events.name[operator])]) or op
+        name = strings[int(events.name[operator])] or ""
+        is_async = declared_async(name, strings[int(events.concrete[operator])])
+        sat_idle = thread_sat_idle(context, launcher, int(activities.end_ns[activity]))
+        op = unified_op(name) or op
         nbytes = _operator_bytes(context, op, operator, dtype, group)
     purpose, purpose_rule = decide_purpose(None)
     return Collective(
@@ -244,20 +249,8 @@ def _from_range(context: Context, activities: Activities, activity: int, launche
         wait_start_ns=None,
         wait_end_ns=None,
         bandwidth_known=not _is_posted(context, activities, activity),
+        thread_sat_idle=sat_idle,
     )
-
-
-def _blocks(context: Context, launcher: int, end_ns: int) -> bool:
-    """Whether the launching thread began nothing from its call to the collective's end, and then went on.
-
-    It waited for it: synchronous in effect, whatever the call was.
-    """
-    nest, events = context.nest, context.trace.events
-    thread = int(nest.thread[launcher])
-    last = int(np.searchsorted(nest.thread, thread, side="right"))
-    starts = events.start_ns[nest.row[launcher + 1 : last]]
-    after = int(np.searchsorted(starts, context.span_at(launcher)[1], side="left"))
-    return after < len(starts) and int(starts[after]) >= end_ns
 
 
 def _from_post(context: Context, activities: Activities, activity: int) -> Collective:
