@@ -140,13 +140,29 @@ class Columns:
         self._parts: dict[str, list[NDArray[Any]]] = {}
         self._collectives: dict[CollectiveArgs, int] = {}
 
-    def add(self, events: Sequence[Event], offset_of: OffsetOf) -> None:
-        """Append events; `offset_of(i)` is the byte offset of `events[i]`, asked only for faults."""
+    def add(
+        self,
+        events: Sequence[Event],
+        offset_of: OffsetOf,
+        not_empty: Callable[[], Sequence[bool]] | None = None,
+    ) -> None:
+        """Append events; `offset_of(i)` is the byte offset of `events[i]`, asked only for faults.
+
+        `not_empty()` tells which of them hold something, read or not; without it those without a known
+        key are empty objects.
+        """
         faults = _Faults()
         phases = [event.ph for event in events]
         complete = [index for index, phase in enumerate(phases) if phase == "X"]
         flows: list[int] = []
         memory: list[int] = []
+        verdicts: list[Sequence[bool]] = []  # asked for once
+
+        def holds_something(index: int) -> bool:
+            if not verdicts and not_empty is not None:
+                verdicts.append(not_empty())
+            return bool(verdicts) and verdicts[0][index]
+
         if len(complete) < len(events):
             flows = [index for index, phase in enumerate(phases) if phase in _FLOW_PHASES]
             memory = [
@@ -157,7 +173,7 @@ class Columns:
             for index, phase in enumerate(phases):
                 if phase in ("B", "E"):
                     faults.add(_NOT_READ, index)
-                elif not phase and events[index] != NO_EVENT:
+                elif not phase and (events[index] != NO_EVENT or holds_something(index)):
                     faults.add(_NO_PHASE, index)
         self.count += len(complete) + len(flows) + len(memory)
         if self.count > self._limits.events:

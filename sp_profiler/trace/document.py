@@ -12,6 +12,7 @@ from sp_profiler.trace import scan
 from sp_profiler.trace.events import EventReader, scan_here
 from sp_profiler.trace.faults import Faults
 from sp_profiler.trace.limits import Limits
+from sp_profiler.trace.repair import repair_value
 from sp_profiler.trace.window import Window
 
 _BOM = b"\xef\xbb\xbf"
@@ -48,6 +49,10 @@ class DocumentReader:
             raise InputError(f"{self._path} {why}.")
         if text.byte == b"[":
             goes_on = self._bare_list()
+        elif self._events.is_first():
+            self._faults.bad_metadata(text.offset)  # the bracket in front of the events is missing
+            self._found_events = self._events.is_bare = True
+            goes_on = self._events.read_list()
         elif text.byte == b"{":
             text.at += 1
             goes_on = self._object()
@@ -155,15 +160,27 @@ class DocumentReader:
             return self._after_damage(start)
         if found.outcome == "more":
             return self._value_is_cut(start)
-        if found.outcome == "broken":
-            return self._after_damage(start)
+        if found.outcome == "broken" or not self._can_end(found.end):
+            return self._after_damage(start, key)
         raw = text.data[text.at : found.end]
         text.at = found.end
         try:
             self.members[key] = msgspec.json.decode(raw)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             self._faults.bad_metadata(start)
+            self._keep_readable(key, raw)
         return True
+
+    def _can_end(self, position: int) -> bool:
+        """Whether a value may end here, by what follows; if not, one of its quotes is missing or too many."""
+        follows = self._text.data[position : position + scan.MARGIN].lstrip(b" \t\r\n")[:1]
+        return follows in (b",", b"}", b"]", b"\0", b"")
+
+    def _keep_readable(self, key: str, raw: bytes) -> None:
+        """Take from a damaged object what can be read: the rank must not be lost with the rest."""
+        value = repair_value(raw) if raw.startswith(b"{") and key in scan.TOP_LEVEL_KEYS else None
+        if value:
+            self.members[key] = value
 
     def _scan_metadata(self, key: str) -> scan.Scan | None:
         """Walk the value at the window. None when the events lie inside it: it lost a closing bracket."""
@@ -191,11 +208,17 @@ class DocumentReader:
         self._faults.cut(text.offset)
         return False
 
-    def _after_damage(self, start: int) -> bool:
-        """Pass over damaged metadata to the next known key or the events; False at the end of the text."""
+    def _after_damage(self, start: int, key: str = "") -> bool:
+        """Pass over damaged metadata to the next known key or the events; False at the end of the text.
+
+        Of an object, the value of `key`, that begins at the window what can be read is kept.
+        """
         text = self._text
         self._faults.bad_metadata(start)
-        text.at += 1
+        end = scan.next_landmark(text.data, text.at + 1)
+        damaged = text.data[text.at : len(text.data) if end is None else end[0]]
+        self._keep_readable(key, damaged[:_FIRST_LOOK].rstrip(b" \t\r\n,"))
+        text.at += text.byte == b'"'  # the key here was looked at; anything else may begin a landmark
         while True:
             found = scan.next_landmark(text.data, text.at)
             if found and (text.is_end or found[0] + scan.MARGIN <= len(text.data)):
@@ -225,5 +248,7 @@ class DocumentReader:
             return False
         if not self._found_events:  # a stray brace may have ended the object before its events
             return self._after_damage(text.offset)
+        if text.byte == b"," and scan.next_member(text.data[: text.at + scan.MARGIN], text.at) is not None:
+            return self._after_damage(text.offset)  # a stray brace before the last members
         self._faults.stray_text(text.offset)
         return self._events.to_next_event() and self._events.read_list()

@@ -12,7 +12,7 @@ from sp_profiler.trace.columns import Columns
 from sp_profiler.trace.faults import Faults
 from sp_profiler.trace.limits import Limits
 from sp_profiler.trace.repair import repair_event
-from sp_profiler.trace.schema import Event
+from sp_profiler.trace.schema import NO_EVENT, Event
 from sp_profiler.trace.values import string_too_long
 from sp_profiler.trace.window import Window
 
@@ -21,11 +21,13 @@ _MOST_SINGLE = 1 << 10
 _HEAD_OF_EVENT = 1 << 12
 
 _GAP = re.compile(rb"[ \t\r\n,]*")
+_EMPTY = re.compile(rb"\{[ \t\r\n]*\}")
 _NULS = re.compile(rb"[\0 \t\r\n]*")
 _ERROR_BYTE = re.compile(r"\(byte (\d+)\)")
 
 _EVENTS = msgspec.json.Decoder(list[Event])
 _EVENT = msgspec.json.Decoder(Event)
+_TEXTS = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 class EventReader:
@@ -55,6 +57,11 @@ class EventReader:
         """Whether the window stands at an event."""
         self._text.want(_HEAD_OF_EVENT)
         return scan.looks_like_event(self._text.data, self._text.at)
+
+    def is_first(self) -> bool:
+        """Whether the window stands at an event where the file should begin: a bracket is missing."""
+        self._text.want(_HEAD_OF_EVENT)
+        return scan.is_event_start(self._text.data, self._text.at)
 
     def list_follows(self) -> bool:
         """Whether the window stands at the bracket of a list that begins with an event."""
@@ -119,7 +126,7 @@ class EventReader:
                     self._faults.repaired("bad-separator", start)
                 text.at += 1
                 return "list-end"
-            if byte == b"{":
+            if byte == b"{" and not self._document_follows():
                 if expected is not None and commas != expected:
                     self._faults.repaired("bad-separator", start)
                 return "event"
@@ -131,6 +138,12 @@ class EventReader:
                     self._faults.cut(text.offset)
                     return "end"
             expected = None
+
+    def _document_follows(self) -> bool:
+        """Whether another writer's whole document begins where an event should."""
+        text = self._text
+        text.want(scan.MARGIN)
+        return scan.holds_document(text.data, text.at, len(text.data))
 
     def skip_nuls(self) -> None:
         """Pass over a hole of NUL bytes."""
@@ -159,6 +172,8 @@ class EventReader:
         text = self._text
         start = text.at
         raw = text.data[start:end]
+        if b'"traceEvents"' in raw:  # perhaps another document, whose events would count as one object
+            return 0
         try:
             if not raw.isascii():
                 raw.decode()
@@ -172,7 +187,7 @@ class EventReader:
             return 0
         self.flush()
         base = text.base + start
-        self._columns.add(events, lambda index: base + _nth_event(raw, index))
+        self._columns.add(events, lambda index: base + _nth_event(raw, index), lambda: _not_empty(raw))
         return None
 
     def _keep(self, event: Event, offset: int) -> None:
@@ -195,7 +210,7 @@ class EventReader:
             raise string_too_long(self._path, self._limits)
         start = text.at
         offset = text.offset
-        if found.outcome == "complete":
+        if found.outcome == "complete" and not self._is_too_short(found.end):
             raw = text.data[start : found.end]
             try:
                 raw.decode()
@@ -203,7 +218,10 @@ class EventReader:
             except (UnicodeDecodeError, msgspec.DecodeError, RecursionError):
                 self._repair(raw, offset)
             else:
-                self._keep(event, offset)
+                if event == NO_EVENT and not _EMPTY.fullmatch(raw):
+                    self._faults.lost_event(offset)
+                else:
+                    self._keep(event, offset)
             text.at = found.end
             return 1
         self._damaged_event(offset, ends_too_early=found.outcome == "more")
@@ -226,14 +244,36 @@ class EventReader:
                 self.to_next_event()
                 return
             text.want(2 * (len(text.data) - text.at) + 1)
-        # Where only text is missing, a `]}` at its end closes something inside the event.
-        if resume is None or (ends_too_early and resume.is_list_end):
+        # Where only text is missing, a `]}` at its end closes something inside the event; but a lost quote
+        # makes all that follows it seem to be a string without end.
+        if resume is None or (ends_too_early and resume.is_list_end and not self._is_whole(resume.position)):
             self._faults.cut(text.offset)
             text.at = len(text.data)
             return
         raw = text.data[text.at : resume.position]
         self._repair(raw.rstrip(b" \t\r\n,\0"), offset)
         text.at = resume.position
+
+    def _is_too_short(self, end: int) -> bool:
+        """Whether the object that seems to end at `end` goes on: a raw quote in a name closed it too early.
+
+        What follows is then neither a separator nor another object.
+        """
+        text = self._text
+        follows = text.data[end : end + scan.MARGIN].lstrip(b" \t\r\n")[:1]
+        if follows in (b",", b"]", b"{", b"}", b"\0", b""):
+            return False
+        resume = scan.next_resume(text.data, end, at_end=text.is_end, is_bare=self.is_bare)
+        if resume is None:
+            return False
+        repaired = repair_event(text.data[text.at : resume.position].rstrip(b" \t\r\n,\0"))
+        return repaired is not None and not repaired.has_more
+
+    def _is_whole(self, end: int) -> bool:
+        """Whether the damaged event up to `end` has all its brackets once its quotes are mended."""
+        text = self._text
+        repaired = repair_event(text.data[text.at : end].rstrip(b" \t\r\n,\0"))
+        return repaired is not None and not repaired.has_more and "lost-bracket" not in repaired.codes
 
     def _repair(self, raw: bytes, offset: int) -> None:
         repaired = repair_event(raw)
@@ -264,6 +304,11 @@ def scan_here(text: Window, most: int, path: str, limits: Limits) -> scan.Scan |
         if have > most:
             return None
         text.want(2 * have + 1)
+
+
+def _not_empty(raw: bytes) -> list[bool]:
+    """Which objects in the text of a chunk that was decoded hold anything."""
+    return [_EMPTY.fullmatch(one) is None for one in _TEXTS.decode(b"[" + raw + b"]")]
 
 
 def _nth_event(raw: bytes, index: int) -> int:

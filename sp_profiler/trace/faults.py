@@ -29,7 +29,11 @@ class Faults:
             )
 
     def bad_metadata(self, offset: int) -> None:
-        self._loss("bad-metadata", "metadata outside the events is damaged; it was passed over", offset)
+        self._loss(
+            "bad-metadata",
+            "metadata outside the events is damaged; what cannot be read of it was passed over",
+            offset,
+        )
 
     def stray_text(self, offset: int) -> None:
         self._loss(

@@ -2,7 +2,8 @@
 
 The kinds of damage are those seen from PyTorch and Kineto: unescaped quotes, raw newlines and control
 bytes in names, bare backslashes, invalid UTF-8, `inf` and `NaN`, empty values, keys or values that lost
-a quote. Every repair has a code, so that the ledger can tell.
+a quote. A value that nothing explains is left out and the rest of the event kept. Every repair has a
+code, so that the ledger can tell.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ REPAIRS = {
     "non-finite-number": "a number is inf or NaN, which JSON does not know; it was left out",
     "empty-value": "a key has no value",
     "lost-quote": "a key or string lost one of its quotes",
+    "lost-comma": "two members of an event are not separated by a comma",
     "lost-bracket": "an event lost a closing bracket",
+    "unreadable-value": "a value inside an event cannot be read; it was left out",
     "bad-separator": "events are not separated by one comma",
     "wrong-type": "a value has a type that the format does not allow there; it was left out",
 }
@@ -37,17 +40,34 @@ _EVENT_KEYS = rb"(?:ph|cat|name|pid|tid|ts|dur|args|id|bp|s)"
 _NUMBER = re.compile(rb"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?(?=[ \t\r\n]*(?:[,}\]]|\Z))")
 _LITERAL = re.compile(rb"(true|false|null)(?=[ \t\r\n]*(?:[,}\]]|\Z))")
 _NON_FINITE = re.compile(
-    rb"[+-]?(?:infinity|inf|nan)(?:\([a-z]*\))?(?=[ \t\r\n]*(?:[,}\]]|\Z))", re.IGNORECASE
+    rb"[+-]?(?:infinity|inf|nan|1\.#[a-z]+)(?:\([a-z]*\))?(?=[ \t\r\n]*(?:[,}\]]|\Z))", re.IGNORECASE
 )
 _KEY = re.compile(rb'"((?:[^"\\\x00-\x1f]|\\.){0,200}?)"[ \t\r\n]*:')
 _LOOSE_KEY = re.compile(rb'"?([A-Za-z_][\w .()/%-]{0,80}?)"?[ \t]*:')
 _BARE_WORD = re.compile(rb'([^",{}\[\]\n:]{1,400})"(?=[ \t\r\n]*[,}\]])')
 # What follows the quote that really ends a string, in an object and in a list.
 _ENDS_MEMBER = re.compile(
-    rb'[ \t\r\n]*(?:,[ \t\r\n]*"?[A-Za-z_][^":,{}\[\]\n]{0,80}"?[ \t\r\n]*:|\}[ \t\r\n]*(?:[,}\]]|\Z)|\Z)'
+    rb'[ \t\r\n]*(?:,[ \t\r\n]*"?[A-Za-z_][^":,{}\[\]\n]{0,80}"?[ \t\r\n]*:(?!:)'
+    rb"|\}[ \t\r\n]*(?:[,}\]]|\Z)|\Z)"
 )
 _ENDS_ITEM = re.compile(rb"[ \t\r\n]*(?:[,\]]|\Z)")
 _LOST_END = re.compile(rb',[ \t\r\n]*"' + _EVENT_KEYS + rb'"[ \t\r\n]*:')
+# A member that follows where a string should go on: its closing quote or the comma is missing, or the
+# quote seems escaped because a path ends in a backslash. Told by the first quote in the string.
+_MEMBER = rb'"[A-Za-z_][^":,{}\[\]\n]{0,80}"[ \t\r\n]*:[ \t\r\n]*(?:["{\[0-9,}\]-]|true|false|null|inf|nan)'
+_RUNS_ON = re.compile(
+    rb'[^"]*?(?:(?P<path>\\")(?=[ \t\r\n]*\}?[ \t\r\n]*,[ \t\r\n]*' + _MEMBER + rb")"
+    rb"|(?P<quote>(?=\}?[ \t\r\n]*,[ \t\r\n]*" + _MEMBER + rb"))"
+    rb'|(?P<comma>")(?=[ \t\r\n]*' + _MEMBER + rb"))",
+    re.IGNORECASE,
+)  # fmt: skip
+_STRUCTURE = re.compile(rb'["{}\[\]()]')
+_CLOSERS = {b"{": b"}", b"[": b"]", b"(": b")"}
+# Where reading goes on after what cannot be read.
+_NEXT_MEMBER = re.compile(
+    rb',[ \t\r\n]*"[A-Za-z_][^":,{}\[\]\n]{0,80}"[ \t\r\n]*:|\}(?=[ \t\r\n]*(?:[,}\]]|\Z))'
+)
+_ODD_ITEM = re.compile(rb'[^,"{}\[\]\n]{1,400}(?=[,\]])')
 _ESCAPE = re.compile(r'\\(?:(["\\/bfnrt])|u([0-9a-fA-F]{4}))')
 _UNESCAPED_QUOTE = re.compile(rb'(?<!\\)(?:\\\\)*"')
 _BACKSLASH_FREE = re.compile(rb'[^\\"\x00-\x1f]*')
@@ -89,6 +109,15 @@ def repair_event(text: bytes) -> Repaired | None:
     return Repaired(event, tuple(sorted(reader.codes)), has_more)
 
 
+def repair_value(text: bytes) -> Any:
+    """What can be read of a damaged value outside the events; None when nothing can."""
+    reader = _Reader(text)
+    try:
+        return _plain(reader.read_object(0))
+    except Unrepairable:
+        return None
+
+
 class _Reader:
     """A forgiving JSON reader. Numbers stay text (`msgspec.Raw`), so times lose nothing."""
 
@@ -96,6 +125,8 @@ class _Reader:
         self.text = text
         self.position = 0
         self.codes: set[str] = set()
+        # Text that may be looked at a second time: a bound on what damage in a big event costs.
+        self._second_looks = (1 << 20) + 16 * len(text)
 
     def read_object(self, depth: int) -> dict[str, Any]:
         self._expect(b"{", depth)
@@ -108,9 +139,23 @@ class _Reader:
             if self._byte() == b"}":
                 self.position += 1
                 return members
-            key = self._key()
-            self._skip(_SPACE)
-            members[key] = self._value(depth + 1, _ENDS_MEMBER)
+            start = self.position
+            try:
+                key = self._key()
+                self._skip(_SPACE)
+                start = self.position
+                members[key] = self._value(depth + 1, _ENDS_MEMBER)
+            except Unrepairable:
+                self._go_on_behind(start)
+
+    def _go_on_behind(self, start: int) -> None:
+        """Give up the member at `start`; read on at the next one, or at the end of the object."""
+        self._second_looks -= len(self.text) - start
+        match = _NEXT_MEMBER.search(self.text, start) if self._second_looks > 0 else None
+        if match is None:
+            raise Unrepairable("nothing more can be read")
+        self.codes.add("unreadable-value")
+        self.position = match.start()
 
     def _read_list(self, depth: int) -> list[Any]:
         self._expect(b"[", depth)
@@ -171,12 +216,25 @@ class _Reader:
             self.position = match.end()
             self.codes.add("lost-quote")
             return self._text(match[1])
+        match = _ODD_ITEM.match(self.text, self.position) if ends is _ENDS_ITEM else None
+        if match is not None:
+            self.position = match.end()
+            self.codes.add("unreadable-value")
+            return None
         raise Unrepairable("no value that can be read")
 
     def _string(self, ends: re.Pattern[bytes]) -> str:
         start = self.position + 1
+        if self.text[start : start + 1] in (b"{", b"["):
+            end = self._balanced_end(start, ends)
+            if end is not None:
+                self.position = end + 1
+                return self._text(self.text[start:end])
         end = self._closing_quote(start, ends)
-        lost = _LOST_END.search(self.text, start, len(self.text) if end is None else end)
+        stop = len(self.text) if end is None else end
+        if ends is _ENDS_MEMBER and (runs_on := _RUNS_ON.match(self.text, start, stop)) is not None:
+            return self._string_that_runs_on(start, runs_on)
+        lost = _LOST_END.search(self.text, start, stop)
         if lost is not None:
             self.codes.add("lost-quote")
             self.position = lost.start()
@@ -185,6 +243,35 @@ class _Reader:
             raise Unrepairable("a string does not end")
         self.position = end + 1
         return self._text(self.text[start:end])
+
+    def _string_that_runs_on(self, start: int, found: re.Match[bytes]) -> str:
+        """The string ends at `found`, where the next member shows that it must."""
+        self.position = found.end()
+        if found.lastgroup == "path":
+            return self._text(self.text[start : self.position - 1])
+        if found.lastgroup == "comma":
+            self.codes.add("lost-comma")
+            return self._text(self.text[start : self.position - 1])
+        self.codes.add("lost-quote")
+        return self._text(self.text[start : self.position])
+
+    def _balanced_end(self, start: int, ends: re.Pattern[bytes]) -> int | None:
+        """Where a string that holds brackets, perhaps JSON with raw quotes, ends: with all of them closed."""
+        open_brackets: list[bytes] = []
+        end = min(len(self.text), start + self._second_looks)
+        position = start
+        for match in _STRUCTURE.finditer(self.text, start, end):
+            position = match.start()
+            mark = match[0]
+            if mark in _CLOSERS:
+                open_brackets.append(_CLOSERS[mark])
+            elif mark != b'"':
+                if not open_brackets or open_brackets.pop() != mark:
+                    break
+            elif not open_brackets and ends.match(self.text, position + 1):
+                return position
+        self._second_looks -= position - start
+        return None
 
     def _closing_quote(self, start: int, ends: re.Pattern[bytes]) -> int | None:
         for match in _UNESCAPED_QUOTE.finditer(self.text, start):

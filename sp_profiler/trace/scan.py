@@ -61,11 +61,16 @@ _LIST_END = rb"\][ \t\r\n]{0,64},[ \t\r\n]{0,64}(?=" + _MEMBER.pattern + rb")"
 _FILE_END = re.compile(rb"\][ \t\r\n]*+\}[ \t\r\n]*+\Z")
 _BARE_END = re.compile(rb"\][ \t\r\n]*+\Z")
 _KINETO_FOLLOWS = rb'(?=\{[ \t\r\n]{0,64}"ph"[ \t]{0,8}:)'
-_KEY_OR_EVENTS = re.compile(_MEMBER.pattern + rb"|[\[,][ \t\r\n]{0,64}" + _KINETO_FOLLOWS)
+_KEY_OR_EVENTS = re.compile(
+    _MEMBER.pattern
+    + rb"|[\[,][ \t\r\n]{0,64}" + _KINETO_FOLLOWS
+    + rb'|traceEvents"?[ \t\r\n]{0,64}:?[ \t\r\n]{0,64}\[[ \t\r\n]{0,64}(?=\{)'
+)  # fmt: skip
 _EVENTS_WITHIN = re.compile(
     rb'"traceEvents"[ \t\r\n]{0,64}:[ \t\r\n]{0,64}\[|\[[ \t\r\n]{0,64}' + _KINETO_FOLLOWS
 )
 _RESUME = re.compile(_EVENT_START.pattern + rb"|" + _LIST_END)
+_DOCUMENT = re.compile(rb"\{[ \t\r\n]{0,64}" + _MEMBER.pattern)
 
 MARGIN = 256
 """A match of the patterns above is never longer; searches that go on overlap by so much."""
@@ -160,9 +165,9 @@ class Resume:
 def next_resume(text: bytes, start: int, *, at_end: bool, is_bare: bool) -> Resume | None:
     """The first place at or after `start` where an event seems to begin or the list to end.
 
-    An object after a colon is a value inside an event, so it is none; after text that should not be
-    there only Kineto's own first key (`ph`) is taken for a new event. `at_end`: the text ends the file;
-    `is_bare`: the list is the whole file.
+    An object after a colon is a value inside an event, so it is none. After a colon, and after text that
+    should not be there, only Kineto's own first key (`ph`) is taken for a new event, after such text also
+    one on its own line. `at_end`: the text ends the file; `is_bare`: the list is the whole file.
     """
     for match in _RESUME.finditer(text, start):
         if text[match.start()] == ord("]"):
@@ -175,10 +180,14 @@ def next_resume(text: bytes, start: int, *, at_end: bool, is_bare: bool) -> Resu
 
 
 def _may_begin_event(text: bytes, start: int) -> bool:
-    before = text[max(0, start - 64) : start].rstrip(b" \t\r\n")[-1:]
+    gap = text[max(0, start - 64) : start]
+    ahead = gap.rstrip(b" \t\r\n")
+    before = ahead[-1:]
     if before in (b",", b"[", b"]", b"}", b"\0", b""):
         return True
-    return before != b":" and _KINETO_START.match(text, start) is not None
+    if before != b":" and b"\n" in gap[len(ahead) :]:
+        return True
+    return _KINETO_START.match(text, start) is not None
 
 
 def next_member(text: bytes, start: int) -> int | None:
@@ -202,6 +211,19 @@ def next_landmark(text: bytes, start: int) -> tuple[int, bool] | None:
 def holds_events(text: bytes, start: int, end: int) -> bool:
     """Whether the list of events lies within [start, end), where a metadata value should be."""
     return _EVENTS_WITHIN.search(text, start, end) is not None
+
+
+def holds_document(text: bytes, start: int, end: int) -> bool:
+    """Whether the object in [start, end) is the beginning of another trace, not an event."""
+    return _DOCUMENT.match(text, start, end) is not None
+
+
+def is_event_start(text: bytes, start: int) -> bool:
+    """Whether the file's first object is itself an event: it begins as one, before any list of events."""
+    if _EVENT_START.match(text, start) is None:
+        return False
+    phase = text.find(b'"ph"', start, start + 4096)
+    return phase >= 0 and text.find(b'"traceEvents"', start, phase) < 0
 
 
 def looks_like_event(text: bytes, start: int) -> bool:

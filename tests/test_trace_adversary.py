@@ -1,0 +1,99 @@
+"""Damage that once cost more than it had to: an event, another writer's events, or the rank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from trace_helpers import CHUNK_SIZES, codes, decode_bytes, entry, names, same
+
+HEAD = b'{"schemaVersion":1,"distributedInfo":{"rank":0,"world_size":1},"traceEvents":[\n'
+TAIL = b"\n]}"
+
+
+def _event(name: bytes = b"ok", args: bytes = b'"stream":7') -> bytes:
+    return (
+        b'{"ph":"X","cat":"kernel","name":"' + name + b'","pid":0,"tid":7,"ts":5.0,"dur":2.0,'
+        b'"args":{' + args + b',"correlation":9}}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("damaged", "code", "name"),
+    [
+        (_event(b'{"name": "x", "ts": 9}'), "unescaped-quote", '{"name": "x", "ts": 9}'),
+        (_event(b'a"} b'), "unescaped-quote", 'a"} b'),
+        (_event(b"C:\\dir\\"), "bad-escape", "C:\\dir\\"),
+        (_event(args=b'"path":"C:\\dir\\","stream":7'), "bad-escape", "gemm"),
+        (_event(args=b'"dtype":"BFloat16,"stream":7'), "lost-quote", "gemm"),
+        (_event(args=b'"dtype":"BFloat16" "stream":7'), "lost-comma", "gemm"),
+        (_event(args=b'"description":"{"a": [0, 1], "b": 2}","stream":7'), "unescaped-quote", "gemm"),
+        (_event(args=b'"ranks":[0, 1, ...],"stream":7'), "unreadable-value", "gemm"),
+        (_event(args=b'"ranks":[0, 1, ...,"stream":7'), "unreadable-value", "gemm"),
+        (_event(args=b'"x":0x7f,"stream":7'), "unreadable-value", "gemm"),
+        (_event(args=b'"x":1.#INF,"stream":7'), "non-finite-number", "gemm"),
+    ],
+)
+def test_the_event_is_kept(tmp_path: Path, damaged: bytes, code: str, name: str) -> None:
+    damaged = damaged.replace(b'"ok"', b'"gemm"')
+    text = HEAD + _event() + b",\n" + damaged + b",\n" + _event() + TAIL
+    trace = decode_bytes(tmp_path, text)
+    assert names(trace) == ["ok", name, "ok"]
+    assert trace.events.start_ns.tolist() == [5000] * 3
+    assert trace.events.correlation.tolist() == [9] * 3
+    assert trace.events.stream.tolist() == [7] * 3
+    assert entry(trace, code).severity == "repair"
+    assert entry(trace, code).first_offset == text.index(damaged)
+    for size in CHUNK_SIZES:
+        assert same(decode_bytes(tmp_path, text, chunk_bytes=size), trace)
+
+
+@pytest.mark.parametrize("comma", [b"", b",\n"])
+def test_a_whole_document_between_events(tmp_path: Path, comma: bytes) -> None:
+    theirs = HEAD + _event(b"theirs") + TAIL
+    text = HEAD + _event(b"first") + comma + theirs + b",\n" + _event(b"last") + TAIL
+    trace = decode_bytes(tmp_path, text)
+    assert names(trace) == ["first", "theirs", "last"]
+    assert "stray-text" in codes(trace)
+    for size in CHUNK_SIZES:
+        assert same(decode_bytes(tmp_path, text, chunk_bytes=size), trace)
+
+
+@pytest.mark.parametrize("before", [b'"ts":', b'"ts":5.0,"args":{"x":'])
+def test_an_event_that_follows_a_cut_value(tmp_path: Path, before: bytes) -> None:
+    text = HEAD + b'{"ph":"X","name":"cut",' + before + _event() + b",\n" + _event(b"last") + TAIL
+    assert {"ok", "last"} <= set(names(decode_bytes(tmp_path, text)))
+
+
+def test_no_bracket_before_the_events(tmp_path: Path) -> None:
+    trace = decode_bytes(tmp_path, _event(b"first") + b"\n" + _event(b"last"))
+    assert names(trace) == ["first", "last"]
+    assert {"bad-metadata", "bad-separator", "truncated-file"} == codes(trace)
+
+
+def test_an_object_that_is_no_event_is_counted(tmp_path: Path) -> None:
+    text = HEAD + b'{},\n{"a":1},\n' + _event() + TAIL
+    trace = decode_bytes(tmp_path, text)
+    assert entry(trace, "bad-event").count == 1
+    for size in CHUNK_SIZES[:2]:
+        assert codes(decode_bytes(tmp_path, text, chunk_bytes=size)) == {"bad-event"}
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        b'"distributedInfo":{"rank":3,"x":inf}',
+        b'"distributedInfo":{"rank":3,"x":,"y":1}',
+        b'"distributedInfo":{"groups":[{"desc":"a "q" b"}],"rank":3}',
+        b'"x":"C:\\dir\\","distributedInfo":{"rank":3}',
+        b'"x":"no end,"distributedInfo":{"rank":3}',
+        b'"x":{"a":1}},"distributedInfo":{"rank":3}',
+    ],
+)
+def test_the_rank_beside_damage(tmp_path: Path, members: bytes) -> None:
+    events = b'"traceEvents":[' + _event() + b"]"
+    for text in (b"{" + members + b"," + events + b"}", b"{" + events + b"," + members + b"}"):
+        trace = decode_bytes(tmp_path, text)
+        assert names(trace) == ["ok"]
+        assert trace.rank == 3
+        assert codes(trace) & {"bad-metadata", "stray-text"}
