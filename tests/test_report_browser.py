@@ -121,6 +121,21 @@ def test_no_width_makes_the_page_scroll_sideways(page: Page, tmp_path: Path, wid
     page.size(1360)
 
 
+def test_a_narrow_screen_gives_the_plot_its_whole_width(page: Page, tmp_path: Path) -> None:
+    """Labels stand above their lanes and the axis keeps its numbers; turned back, all is as before."""
+    layout = "document.querySelector('#plot-timeline')._fullLayout"
+    show(page, html.render(make_report(comm="async")), tmp_path)
+    labels = page.run(f"{layout}.yaxis.ticktext.length")
+    page.size(420)
+    page.wait_for(f"{layout}.yaxis.showticklabels === false && {layout}.annotations.length === {labels}")
+    assert page.run(f"{layout}._size.w / {layout}.width") > 0.85
+    ticks = "[...document.querySelectorAll('#plot-timeline .xtick text')].map((e) => e.textContent)"
+    assert page.run(ticks)[0] == "0"
+    page.size(1360)
+    page.wait_for(f"{layout}.yaxis.showticklabels === true && {layout}.annotations.length === 0")
+    assert page.problems == []
+
+
 @pytest.mark.parametrize("name", [HOSTILE[0], HOSTILE[1], HOSTILE[2], "<a href=javascript:alert(1)>x</a>"])
 def test_hostile_names_run_nothing(page: Page, tmp_path: Path, name: str) -> None:
     report = hostile_report(name)

@@ -14,8 +14,10 @@ import pytest
 from report_helpers import HOSTILE, make_report
 
 from sp_profiler.report import html, page, view
+from sp_profiler.report.answers import family_answer
 from sp_profiler.report.backward import backward_span, layer_backward
-from sp_profiler.report.figures import timeline
+from sp_profiler.report.figures import caption, collectives, narrow_patch, step_time, timeline
+from sp_profiler.report.format import short_group
 from sp_profiler.report.json import to_plain
 from sp_profiler.report.model import Finding, Report
 
@@ -278,3 +280,113 @@ def test_a_cpu_run_promises_no_shorter_step() -> None:
     paths = {s.path for s in view.more_figures(make_report(device="cpu"))}
     assert "totals.step_ns_if_all_hidden" not in paths
     assert "totals.step_ns_if_all_hidden" in {s.path for s in view.more_figures(make_report(device="cuda"))}
+
+
+def with_causes(report: Report, causes: dict[str, int]) -> Report:
+    return replace(report, totals=replace(report.totals, exposed_by_cause_ns=causes))
+
+
+def test_causes_stand_on_the_page_largest_first() -> None:
+    report = with_causes(make_report(), {"queued": 1_000_000, "peer-skew": 3_000_000, "unknown": 0})
+    shown = [a for _, a in parse(html.render(report)).elements if "by_cause" in (a.get("data-figure") or "")]
+    assert [(a["data-figure"], a["data-value"]) for a in shown] == [
+        ("totals.exposed_by_cause_ns.peer-skew", "3000000"),
+        ("totals.exposed_by_cause_ns.queued", "1000000"),
+    ]
+
+
+def test_exposed_time_is_tabled_by_one_grouping_at_a_time() -> None:
+    report = with_causes(make_report(layers=3), {"peer-skew": 7})
+    data = json.loads(next(s for s in parse(html.render(report)).scripts if s.startswith('{"report"')))
+    found = {t["id"]: t for t in data["tables"] if t["id"].startswith("exposed-")}
+    assert list(found)[:2] == ["exposed-cause", "exposed-purpose"]
+    assert "exposed-layer" in found
+    layers = {row[0]: row[1] for row in found["exposed-layer"]["rows"]}
+    assert layers == {str(k): v for k, v in report.totals.exposed_by_layer_ns.items() if v}
+    assert found["exposed-layer"]["columns"][0]["label"] == "Layer"
+
+
+@pytest.mark.parametrize(
+    ("key", "short"),
+    [
+        ("default_pg[0,1,2,3,4,5,6,7]", "default_pg[0-7]"),
+        ("tp[0,2,4,5,6]", "tp[0,2,4-6]"),
+        ("tp[0,1]", "tp[0,1]"),
+        ("tp[3,2,1]", "tp[3,2,1]"),  # in an order of its own
+        ("tp[0,1,1,2]", "tp[0,1,1,2]"),
+        ("unknown", "unknown"),
+        ("[0,1,2] and more", "[0,1,2] and more"),
+    ],
+)
+def test_keys_of_groups_are_shortened_for_showing_only(key: str, short: str) -> None:
+    assert short_group(key) == short
+
+
+def test_a_shortened_group_is_whole_in_the_title_and_the_filter() -> None:
+    report = make_report()
+    key = "tp[0,1,2,3]"
+    report = replace(report, collectives=[replace(c, group=key) for c in report.collectives])
+    data = json.loads(next(s for s in parse(html.render(report)).scripts if s.startswith('{"report"')))
+    table = next(t for t in data["tables"] if t["id"] == "kinds")
+    assert table["rows"][0][1] == "tp[0-3]"
+    assert table["full"] == {"tp[0-3]": key}
+    assert "tp[0-3]" in collectives(report).to_plotly_json()["layout"]["yaxis"]["ticktext"][0]
+
+
+def test_caption_tells_only_of_what_is_drawn() -> None:
+    drawn = make_report(comm="async").timeline
+    assert drawn
+    assert caption(drawn).startswith(
+        f"rank {drawn.rank}, step {drawn.step}; wgrad is hatched green; the lowest"
+    )
+    alone = replace(drawn, rank=None, exposed=[], segments=[s for s in drawn.segments if s.role == "fwd"])
+    assert caption(alone) == f"rank unknown, step {drawn.step}; drag to zoom, double-click to reset"
+    assert "exposed" not in timeline(alone).to_plotly_json()["layout"]["yaxis"]["ticktext"]
+
+
+def test_no_rank_is_called_none() -> None:
+    report = make_report(ranks=1)
+    nameless = replace(report, ranks=[replace(r, rank=None) for r in report.ranks])
+    assert list(step_time(nameless).to_plotly_json()["data"][0]["y"]) == ["rank unknown"]
+
+
+def test_narrow_screens_get_the_labels_above_their_lanes() -> None:
+    drawn = make_report(comm="async").timeline
+    assert drawn
+    figure = timeline(drawn)
+    narrow, wide = narrow_patch(figure)
+    names = list(figure.to_plotly_json()["layout"]["yaxis"]["ticktext"])
+    assert [(a["text"], a["y"]) for a in narrow["annotations"]] == [
+        (name, place - 0.5) for place, name in enumerate(names)
+    ]
+    assert (narrow["yaxis.showticklabels"], wide["yaxis.showticklabels"]) == (False, True)
+    assert wide["annotations"] == []
+    assert narrow["height"] > wide["height"]
+
+
+def test_a_comparison_answers_in_words() -> None:
+    runs = [make_report(comm=comm) for comm in ("sync", "async")]
+    (said,) = family_answer(runs)
+    assert said.startswith("TP async hides ")
+    assert said.endswith("TP sync hides none.")
+    assert family_answer([runs[0]]) == ["TP sync hides none of its dgrad communication under wgrad."]
+    unknown = replace(runs[0], totals=replace(runs[0].totals, wgrad_overlap_ratio=None))
+    assert family_answer([unknown]) == []
+
+
+def test_data_quality_is_folded_at_the_end_where_it_holds_notes_alone() -> None:
+    report = make_report()
+    note = replace(report.data_quality[0], severity="note")
+    loss = replace(note, severity="loss")
+    text = html.render(replace(report, data_quality=[note]))
+    assert text.index('id="head-quality"') > text.index('id="head-environment"')
+    text = html.render(replace(report, data_quality=[note, loss]))
+    assert text.index('id="head-quality"') < text.index('id="head-figures"')
+
+
+def test_settings_of_the_run_have_names() -> None:
+    report = make_report()
+    text = html.render(replace(report, run=replace(report.run, workload={"kv_heads": 4, "seq_len": 256})))
+    assert "<dt>KV heads</dt><dd>4</dd>" in text
+    assert "<dt>Sequence length</dt><dd>256</dd>" in text
+    assert "seq_len" not in text.split('id="page-data"', 1)[0]

@@ -154,8 +154,9 @@ def timeline(drawn: Timeline) -> go.Figure:
     figure = go.Figure()
     lanes = lane_order(drawn.segments)
     add_lanes(figure, drawn.segments, drawn.exposed, drawn.start_ns, lanes, set())
-    figure = styled(figure, height=94 + 44 * (len(lanes) + 1), x_title="ms since the start of the step")
-    ticks = [*(label(lane, _NAME_LENGTH) for lane in lanes), "exposed"]
+    ticks = [label(lane, _NAME_LENGTH) for lane in lanes]
+    ticks += ["exposed"] if _communicates(drawn.segments) else []
+    figure = styled(figure, height=94 + 44 * len(ticks), x_title="ms since the start of the step")
     figure.update_yaxes(type="linear", tickvals=list(range(len(ticks))), ticktext=ticks, fixedrange=True)
     figure.update_xaxes(range=[0, (drawn.end_ns - drawn.start_ns) / 1e6])
     figure.update_yaxes(range=[len(ticks) - 0.5, -0.5], autorange=False)
@@ -166,14 +167,20 @@ def timeline(drawn: Timeline) -> go.Figure:
 def caption(drawn: Timeline) -> str:
     """Which step is drawn, and how to read what is drawn of it."""
     parts = [rank_name(drawn.rank) + (f", step {drawn.step}" if drawn.step is not None else "")]
-    parts += reading(drawn.segments, drawn.exposed)
+    parts += reading(drawn.segments)
     return "; ".join([*parts, "drag to zoom, double-click to reset"])
 
 
-def reading(segments: Sequence[Segment], exposed: Sequence[Sequence[int]]) -> list[str]:
+def reading(segments: Sequence[Segment]) -> list[str]:
     """What a reader has to know of these stretches; nothing of what is not among them."""
     told = ["wgrad is hatched green"] if any(s.role == "wgrad" for s in segments) else []
-    return [*told, "the lowest lane shows where communication is exposed"] if exposed else told
+    return (
+        [*told, "the lowest lane shows where communication is exposed"] if _communicates(segments) else told
+    )
+
+
+def _communicates(segments: Sequence[Segment]) -> bool:
+    return any(s.kind in ("communication", "fused") for s in segments)
 
 
 def lane_order(segments: Sequence[Segment]) -> list[str]:
@@ -308,14 +315,23 @@ def narrow_patch(figure: go.Figure) -> tuple[dict[str, Any], dict[str, Any]]:
     if not axes:
         return {}, {}
     lanes = sum(len(layout[name]["tickvals"]) for name in axes)
+    titles = list(layout.get("annotations") or ())
     narrow: dict[str, Any] = {"height": layout["height"] + 16 * lanes}
-    wide: dict[str, Any] = {"height": layout["height"]}
+    wide: dict[str, Any] = {"height": layout["height"], "annotations": titles}
+    labels = []
     for name in axes:
-        places = list(layout[name]["tickvals"])
-        narrow |= {f"{name}.tickvals": [place - 0.5 for place in places], f"{name}.tickfont.size": 11}
-        narrow |= {f"{name}.range": [len(places) - 0.5, -0.72], f"{name}.ticklabelposition": "inside"}
-        wide |= {f"{name}.tickvals": places, f"{name}.tickfont.size": 12}
-        wide |= {f"{name}.range": [len(places) - 0.5, -0.5], f"{name}.ticklabelposition": "outside"}
+        count = len(layout[name]["tickvals"])
+        narrow |= {f"{name}.range": [count - 0.5, -0.72], f"{name}.showticklabels": False}
+        wide |= {f"{name}.range": [count - 0.5, -0.5], f"{name}.showticklabels": True}
+        labels += [
+            {
+                "text": text, "x": 0, "xref": "paper", "xanchor": "left", "showarrow": False,
+                "y": place - 0.5, "yref": name.replace("axis", ""), "yanchor": "middle",
+                "font": {"size": 11}, "borderpad": 0,
+            }
+            for place, text in zip(layout[name]["tickvals"], layout[name]["ticktext"], strict=True)
+        ]  # fmt: skip
+    narrow["annotations"] = [*titles, *labels]
     return narrow, wide
 
 

@@ -93,7 +93,7 @@ def render_comparison(
         key = f"backward-{number}"
         plots[key] = _plot(figure, _ZOOMABLE)
         drawn = [r.timeline for r in family if r.timeline is not None]
-        told = figures.reading([s for t in drawn for s in t.segments], [e for t in drawn for e in t.exposed])
+        told = figures.reading([s for t in drawn for s in t.segments])
         pairs.append(
             {
                 "key": key,

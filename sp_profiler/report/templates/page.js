@@ -77,7 +77,7 @@
     const numeric = spec.columns.map((column) => column.kind !== "text");
     const texts = spec.rows.map((row) => row.map((value, place) => shown(spec.columns[place].kind, value)));
     const haystack = texts.map((row) => row.map((text) => (spec.full[text] ? `${text}\u0000${spec.full[text]}` : text)).join("\u0000").toLowerCase());
-    const state = { order: spec.rows.map((_, row) => row), sort: null, descending: false, page: 0, size: 20 };
+    const state = { order: spec.rows.map((_, row) => row), sort: null, descending: false, page: 0, size: spec.columns.length > 4 ? 20 : 8 };
 
     const filter = make("input", { type: "search", placeholder: "Filter", id: `filter-${spec.id}` });
     filter.setAttribute("aria-label", `Filter the table ${spec.title}`);
@@ -163,7 +163,7 @@
     }
 
     filter.addEventListener("input", refresh);
-    bar.hidden = spec.rows.length < 6;
+    bar.hidden = spec.rows.length <= Math.min(state.size, 10);
     host.replaceChildren(bar, scroll, pager);
     draw();
   }
