@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from report_helpers import make_report
 
+from sp_profiler.analysis.results import CauseEvidence
 from sp_profiler.report.findings import RULES, Facts, findings
 from sp_profiler.report.findings import facts as facts_module
 from sp_profiler.report.model import Finding, Report, windows_of
@@ -201,7 +202,8 @@ def test_no_rules_fire_without_communication() -> None:
         (["wait-not-in-trace"], ": for 1 collective the wait is not in the trace."),
         (
             ["launch-not-in-trace"] * 2 + ["wait-not-in-trace"],
-            ": for 2 collectives the launch is not in the trace and for 1 collective the wait is not in the trace.",
+            ": for 2 collectives the launch is not in the trace "
+            "and for 1 collective the wait is not in the trace.",
         ),
         (["thread-idle"], "are exposed for unknown reasons."),
     ],

@@ -125,8 +125,8 @@ def test_the_waits_are_set_beside_what_was_compared_and_exposed() -> None:
     basis = Basis(totals, report.ranks, compared, 3, 6, False, 9 * MS, (Straggler(1, 9 * MS, 5),))
     (said,) = [one for one in sentences(basis) if "for the last to arrive" in one]
     assert said.startswith(
-        "Ranks wait 1.50 ms per step for the last to arrive, 50 % of the time in the collectives that could be "
-        "compared and 1.00 ms of it exposed; all of it is for rank 1"
+        "Ranks wait 1.50 ms per step for the last to arrive, 50 % of the time in the collectives that could "
+        "be compared and 1.00 ms of it exposed; all of it is for rank 1"
     )
     (said,) = [one for one in sentences(replace(basis, steps=0)) if "for the last to arrive" in one]
     assert said.startswith("A rank waits 1.50 ms for the last to arrive")

@@ -68,7 +68,7 @@ def test_the_headline_is_about_dgrad_only_where_dgrad_has_a_real_share() -> None
 def test_collectives_are_counted_on_each_rank() -> None:
     two = make_report(ranks=2).collectives
     assert collectives_on_ranks(two) == "12 collectives on each of 2 ranks"
-    assert collectives_on_ranks(two[:-1], "late") == "23 late collectives, counted on each of 2 ranks"
+    assert collectives_on_ranks(two[:-1], "late") == "23 late collectives, 2 ranks together"
     assert collectives_on_ranks(make_report(ranks=1).collectives) == "12 collectives"
 
 
@@ -121,7 +121,7 @@ def test_unknown_is_said_with_its_reason_never_as_zero() -> None:
 def test_nothing_found() -> None:
     report = make_report()
     assert sentences(replace(basis(report), ranks=[])) == [
-        "No activity was found: there is nothing to measure in this trace."
+        "No activity was found in this trace, so no figure is known."
     ]
 
 

@@ -64,7 +64,7 @@ def _say_matching(run: Joined, ledger: Ledger) -> None:
     text = "collectives without Seq were matched by their order, checked by operation, size and time"
     _count(run, ledger, ordered, "matched-by-order", "note", text)
     assumed = [n for n, key in enumerate(keys) if key.is_assumed and key.is_known]
-    text = "no metadata name the group of these collectives: all ranks that show the operation were taken"
+    text = "no metadata names the group of these collectives: all ranks that show the operation were taken"
     _count(run, ledger, assumed, "group-assumed", "assumption", text)
     text = "groups without a rank list have more ranks than members: several share a name, none is matched"
     _count(run, ledger, matched.ambiguous, "group-ambiguous", "note", text)

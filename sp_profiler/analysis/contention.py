@@ -169,7 +169,8 @@ def with_contention(
         for one in found
         if one.slowdown_ns is not None
     }
-    return [_filled(result, slower) for result in results], found, _unknown(found)
+    filled = [_filled(result, slower) for result in results]
+    return filled, found, _unknown(found) + _none_overlapped(filled, found)
 
 
 def _unknown(found: Sequence[ContentionFigures]) -> list[LedgerEntry]:
@@ -183,6 +184,18 @@ def _unknown(found: Sequence[ContentionFigures]) -> list[LedgerEntry]:
     return [LedgerEntry("contention-few-samples", "note", text, count=missing)]
 
 
+def _none_overlapped(results: Sequence[RankResult], found: Sequence[ContentionFigures]) -> list[LedgerEntry]:
+    """Why the slowdown is null where communication overlaps computation, but no GEMM that is compared."""
+    unknown = sum(rank.slowdown_ns is None and bool(rank.overlapped_ns) for r in results for rank in r.ranks)
+    if not unknown or any(one.overlapped_count for one in found):
+        return []
+    text = (
+        "slowdown and net gain are null: communication overlaps no GEMM of known shape for half of its time, "
+        "so what overlap costs was not measured"
+    )
+    return [LedgerEntry("contention-none-overlapped", "note", text)]
+
+
 def _filled(result: RankResult, slower: Mapping[Key, int]) -> RankResult:
     """The result with `slowdown_ns` and `net_gain_ns` of its devices and their windows."""
     ranks, steps = list(result.ranks), list(result.steps)
@@ -192,14 +205,15 @@ def _filled(result: RankResult, slower: Mapping[Key, int]) -> RankResult:
         mine = [i for i, step in enumerate(steps) if step.device == ranks[number].device]
         cost = np.array([slower.get(key, NONE) for key in samples.keys], np.int64)[samples.key]
         overlapped = is_overlapped(samples)
-        asked = sum_by(samples.window, overlapped.astype(np.int64), len(mine))
         told = sum_by(samples.window, (overlapped & (cost != NONE)).astype(np.int64), len(mine))
         lost = sum_by(samples.window, np.where(overlapped & (cost != NONE), cost, 0), len(mine))
-        known = (told > 0) | ((asked == 0) & (len(samples.key) > 0))
+        # Where nothing overlaps nothing is lost; where only other kernels are overlapped nobody knows.
+        nothing = np.array([steps[i].overlapped_ns == 0 for i in mine], np.bool_) & (len(samples.key) > 0)
+        known = (told > 0) | nothing
         for i, is_known, ns in zip(mine, known.tolist(), lost.tolist(), strict=True):
             if is_known:
                 steps[i] = replace(steps[i], slowdown_ns=ns, net_gain_ns=_less(steps[i].overlapped_ns, ns))
-        if known.any():
+        if (told > 0).any() or (nothing.any() and ranks[number].overlapped_ns == 0):
             whole = int(lost.sum())
             gain = _less(ranks[number].overlapped_ns, whole)
             ranks[number] = replace(ranks[number], slowdown_ns=whole, net_gain_ns=gain)

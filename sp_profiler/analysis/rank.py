@@ -62,7 +62,7 @@ from sp_profiler.trace.tables import Int64, Trace
 _NO_SPEED_ON_CPU: tuple[str, Severity, str] = (
     "cpu-run-no-speed",
     "note",
-    "contention, host-bound time, algbw/busbw and TFLOP/s are null: on a CPU ranks, gloo and GEMMs share "
+    "contention, host-bound time, algbw/busbw and TFLOP/s are null: on a CPU, ranks, gloo and GEMMs share "
     "the cores",
 )
 

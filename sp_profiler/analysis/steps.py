@@ -204,12 +204,12 @@ def _note_launched_elsewhere(activities: Activities, rows: Int64, borders: list[
         (
             OUTSIDE_STEPS,
             "launched-outside-steps",
-            "launched outside every step, counted where it runs",
+            "activities launched outside every step; counted in the step in which they run",
         ),
         (
             UNKNOWN_STEP,
             "launch-not-in-trace",
-            "its launch is not in the trace, counted where it runs",
+            "activities whose launch is not in the trace; counted in the step in which they run",
         ),
     ):
         count = int(np.count_nonzero(inside & (activities.step[rows] == step)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from sp_profiler import __version__
 from sp_profiler.analysis.across import AcrossRanks
@@ -12,6 +12,7 @@ from sp_profiler.analysis.changed import changer
 from sp_profiler.analysis.results import (
     CollectiveFigures,
     ContentionFigures,
+    Figures,
     GemmFigures,
     GroupFigures,
     RankResult,
@@ -23,6 +24,8 @@ from sp_profiler.report.format import counted, rank_list
 from sp_profiler.report.model import Coverage, Report, Run, Timeline, Tool, Window
 from sp_profiler.report.sentences import Basis, sentences
 from sp_profiler.trace.tables import Metadata
+
+AnyFigures = TypeVar("AnyFigures", bound=Figures)
 
 _numbered = changer(CollectiveFigures, "id")
 
@@ -55,6 +58,9 @@ def build(
     numbers = sorted({step.step for step in steps if step.step is not None})
     # A file without step ranges has one window per device, the whole trace, even under the rule "step".
     used: Literal["step", "trace"] = "step" if rule == "step" and numbers else "trace"
+    coverage = _coverage(results)
+    ranks = [_unknown_by_coverage(rank, coverage) for rank in ranks]
+    steps = [_unknown_by_coverage(step, coverage) for step in steps]
     totals = total(ranks)
     collectives = [
         _numbered(collective, index)
@@ -79,7 +85,7 @@ def build(
             for group in merge_groups(group for result in results for group in result.groups)
         ],
         gemms=merge_gemms(gemm for result in results for gemm in result.gemms),
-        coverage=_coverage(results),
+        coverage=coverage,
         summary=sentences(
             Basis(
                 totals,
@@ -108,7 +114,7 @@ def build(
                 ends_disagree=_ends_disagree(across),
             )
         ),
-        data_quality=_ledger(run_ledger, results, across.ledger, run, is_cpu),
+        data_quality=_ledger(run_ledger, results, [*across.ledger, *_said_unknown(totals)], run, is_cpu),
         contention=contention,
         clocks=across.clocks,
         unmatched=across.unmatched,
@@ -244,6 +250,36 @@ def _coverage(results: Sequence[RankResult]) -> Coverage:
     return Coverage(whole.gemm_role.ratio, whole.purpose.ratio, whole.comm_metadata.ratio)
 
 
+def _unknown_by_coverage(figures: AnyFigures, coverage: Coverage) -> AnyFigures:
+    """The figures, null where nobody could look: 0 would say that somebody did.
+
+    dgrad communication where the purpose of no collective is known, and what wgrad hides of it also where the
+    role of no GEMM is.
+    """
+    if not figures.comm_ns:
+        return figures
+    nobody_knows_wgrad = (
+        coverage.gemm_role_known_ratio == 0 and bool(figures.overlapped_ns) and bool(figures.dgrad_comm_ns)
+    )
+    if coverage.purpose_known_ratio == 0:
+        return replace(figures, dgrad_comm_ns=None, wgrad_overlapped_ns=None, wgrad_overlap_ratio=None)
+    if nobody_knows_wgrad:
+        return replace(figures, wgrad_overlapped_ns=None, wgrad_overlap_ratio=None)
+    return figures
+
+
+def _said_unknown(totals: Figures) -> list[LedgerEntry]:
+    """Why the figures of `_unknown_by_coverage` are null."""
+    if not totals.comm_ns or totals.wgrad_overlapped_ns is not None:
+        return []
+    why = (
+        "dgrad_comm and wgrad_overlapped are null: the purpose of no collective is known"
+        if totals.dgrad_comm_ns is None
+        else "wgrad_overlapped is null: the role of no GEMM is known"
+    )
+    return [LedgerEntry("wgrad-overlap-unknown", "note", why)]
+
+
 def _ledger(
     run_ledger: Sequence[LedgerEntry],
     results: Sequence[RankResult],
@@ -278,6 +314,6 @@ def _of_run(entry: LedgerEntry) -> LedgerEntry:
 
 
 _CPU_NOTE = (
-    "A CPU run: on two cores overlap does not shorten the step: "
-    "this report speaks of structure, not of speed."
+    "a CPU run: where ranks share the cores overlap does not shorten the step; "
+    "this report speaks of structure, not of speed"
 )

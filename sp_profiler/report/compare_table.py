@@ -62,15 +62,29 @@ def ordered(reports: Sequence[Report]) -> list[Report]:
 
 
 def compare_table(reports: Sequence[Report]) -> CompareTable:
-    """One row per run; times in ms, means per step and rank."""
+    """One row per run; times in ms, means per step and rank; of the whole trace in runs without steps."""
     columns: list[tuple[CompareColumn, Callable[[Report], str]]] = []
     for text, name in _NS:
         columns.append((CompareColumn(text, "ms", f"totals.{name}"), _mean(name)))
     for text, unit, name in _RATIOS:
         columns.append((CompareColumn(text, unit, f"totals.{name}"), _ratio(name)))
-    rows = [(run_label(report), [cell(report) for _, cell in columns]) for report in ordered(reports)]
-    per = "step and rank" if all(by_step(report) for report in reports) else "rank"
-    return CompareTable([column for column, _ in columns], rows, f"Times are means per {per}.")
+    whole = {id(report) for report in reports if not by_step(report) and report.totals.window_ns is not None}
+    is_mixed = len(whole) < sum(report.totals.window_ns is not None for report in reports)
+    mark = "*" if is_mixed else ""
+    rows = [
+        (f"{run_label(report)}{mark if id(report) in whole else ''}", [cell(report) for _, cell in columns])
+        for report in ordered(reports)
+    ]
+    return CompareTable([column for column, _ in columns], rows, _note(bool(whole), is_mixed))
+
+
+def _note(some_whole: bool, is_mixed: bool) -> str:
+    """What the times are means of."""
+    if not some_whole:
+        return "Times are means per step and rank."
+    if not is_mixed:
+        return "The runs have no steps: times are means per rank over the whole trace."
+    return "Times are means per step and rank; runs marked * have no steps: whole trace."
 
 
 def _mean(name: str) -> Callable[[Report], str]:

@@ -6,11 +6,12 @@ Text from a trace is escaped: it makes no table cell, no heading, no link, no HT
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-from sp_profiler.report import view
+from sp_profiler.report import quality, view
 from sp_profiler.report.compare_table import compare_table
-from sp_profiler.report.format import cell_text, duration, visible
+from sp_profiler.report.format import cell_text, counted, duration, visible
 from sp_profiler.report.model import Report
 from sp_profiler.report.view import Table, per_text
 
@@ -19,7 +20,7 @@ _LINK = re.compile(
     r"(?i)(:)(?=//)|(?<=www)(\.)|(:)(?=[a-z0-9_+-]+:)"
 )  # GitHub makes links and pictures of these
 _ROWS = 20
-"""Rows of a table; the data files hold them all."""
+"""Rows of a table; the data files hold them all. Where communication is exposed starts with the causes."""
 
 
 def escape(text: object) -> str:
@@ -76,11 +77,28 @@ def _findings(report: Report) -> str:
         return ""
     lines: list[str] = []
     for finding in report.findings:
-        evidence = ", ".join(f"{escape(key)} {escape(value)}" for key, value in finding.evidence.items())
         lines.append(f"- **{finding.severity}** {escape(finding.text)}")
         lines += [f"  What to do: {escape(finding.advice)}"] if finding.advice else []
-        lines.append(f"  Evidence: {evidence}")
+        lines += [f"  - {escape(key)}: {_plain(value)}" for key, value in _flat(finding.evidence)]
     return "## Findings\n\n" + "\n".join(lines)
+
+
+def _flat(evidence: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Evidence as lines: each of several examples is one."""
+    for key, value in evidence.items():
+        if isinstance(value, list) and any(isinstance(one, dict) for one in value):
+            yield from ((f"{key} {place}", one) for place, one in enumerate(value, 1))
+        else:
+            yield key, value
+
+
+def _plain(value: Any) -> str:
+    """A value of the evidence in words, not as Python writes it."""
+    if isinstance(value, dict):
+        return ", ".join(f"{escape(key)} {_plain(part)}" for key, part in value.items())
+    if isinstance(value, list):
+        return ", ".join(_plain(part) for part in value)
+    return escape(value)
 
 
 def _view_table(table: Table) -> str:
@@ -92,8 +110,17 @@ def _view_table(table: Table) -> str:
     ]
     numeric = [place for place, column in enumerate(columns) if column.kind != "text"]
     more = table.total - len(rows)
-    note = f"\n\n{more} more rows in the data files." if more > 0 else ""
-    return f"## {table.title}\n\n{_table(header, rows, numeric)}{note}"
+    note = f"{table.note}\n\n" if table.note else ""
+    rest = f"\n\n{_rest(table.id, more)}" if more > 0 else ""
+    return f"## {table.title}\n\n{note}{_table(header, rows, numeric)}{rest}"
+
+
+def _rest(name: str, more: int) -> str:
+    """Where the rows are that a table leaves out."""
+    rows = counted(more, "more row")
+    if name == "kinds":
+        return f"{rows}, made of the collectives in report.json or collectives.csv (`--format csv`)."
+    return f"{rows} in {name}.csv (`--format csv`)."
 
 
 def _left_out(report: Report) -> str:
@@ -104,13 +131,14 @@ def _left_out(report: Report) -> str:
     ]
     if not rows:
         return ""
-    more = f"\n\n{len(rows) - _ROWS} more in the data files." if len(rows) > _ROWS else ""
+    more = f"\n\n{_rest('left_out', len(rows) - _ROWS)}" if len(rows) > _ROWS else ""
     header = ["Rank", "Device", "Why", "Kind", "Events", "Time"]
     return f"## Left out of every window\n\n{_table(header, rows[:_ROWS], (0, 1, 4, 5))}{more}"
 
 
 def _ledger(report: Report) -> str:
-    if not report.data_quality:
+    entries = quality.shown(report.data_quality)
+    if not entries:
         return ""
     rows = [
         [
@@ -118,10 +146,10 @@ def _ledger(report: Report) -> str:
             e.count,
             e.text,
             e.code,
-            e.file or "the run",
+            e.file or "",
             "" if e.first_offset is None else e.first_offset,
         ]
-        for e in report.data_quality
+        for e in entries
     ]
     header = ["Severity", "Count", "What", "Code", "File", "First at byte"]
     return f"## Data quality\n\n{_table(header, rows, (1, 5))}"

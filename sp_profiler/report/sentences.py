@@ -67,14 +67,14 @@ def collectives_on_ranks(collectives: Sequence[CollectiveFigures], adjective: st
         return counted(len(collectives), noun)
     if len(set(by_rank.values())) == 1:
         return f"{counted(by_rank.most_common(1)[0][1], noun)} on each of {len(by_rank)} ranks"
-    return f"{counted(len(collectives), noun)}, counted on each of {len(by_rank)} ranks"
+    return f"{counted(len(collectives), noun)}, {len(by_rank)} ranks together"
 
 
 def sentences(basis: Basis) -> list[str]:
     """The summary of a report; at least one sentence for any trace."""
     totals = basis.totals
     if not basis.ranks or not totals.window_ns:
-        return ["No activity was found: there is nothing to measure in this trace."]
+        return ["No activity was found in this trace, so no figure is known."]
     if not totals.comm_ns:
         return [_no_communication(basis), _average(basis)]
     parts = (_hiding, _why_exposed, _nothing_overlaps, _under_which_role, _hideable_unknown, _purpose_unknown)

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sp_profiler.ledger import SEVERITIES
+from sp_profiler.report import quality
 from sp_profiler.report.compare_table import compare_table
-from sp_profiler.report.format import cell_text, counted, duration, milliseconds, percent, visible
+from sp_profiler.report.format import UNKNOWN, cell_text, counted, duration, milliseconds, percent, visible
 from sp_profiler.report.model import Report, by_step, windows_of
 from sp_profiler.report.view_ranks import Listing, listings
 
@@ -114,7 +114,11 @@ def _gap(out: Console) -> None:
     out.print()
 
 
-def _print(out: Console, renderable: RenderableType) -> None:
+def _print(out: Console, renderable: Table) -> None:
+    """A table under its title, which may be wider than the table."""
+    if renderable.title is not None:
+        _line(out, str(renderable.title), "bold")
+        renderable.title = None
     out.print(renderable, highlight=False)
 
 
@@ -122,7 +126,6 @@ def _table(title: str | None = None) -> Table:
     return Table(
         title=title,
         title_justify="left",
-        title_style="bold",
         box=box.SIMPLE_HEAD,
         pad_edge=False,
         padding=(0, 1, 0, 0),
@@ -149,14 +152,18 @@ def _ranks(report: Report, out: Console) -> Table | None:
         count = windows_of(report, r)
         cells = [milliseconds(None if value is None else value / count) for value in values]
         ratio = "–" if r.hidden_of_hideable is None else percent(r.hidden_of_hideable)
-        name = "–" if r.rank is None else str(r.rank)
+        name = UNKNOWN if r.rank is None else str(r.rank)
         rows.append([f"{name} device {r.device}" if several else name, *cells, ratio])
     heads = ["rank", *fields, "hidden of\nhideable"]
-    title = f"By rank, {'ms per step' if by_step(report) else 'ms'}"
+    title = f"By rank, {'ms per step' if by_step(report) else 'ms, whole trace'}, most exposed first"
     table = _fitted(out, title, heads, rows, ["copies\nonly", "idle", "compute", "comm"])
     if len(report.ranks) > _ROWS:
         table.caption = f"the {_ROWS} most exposed of {len(report.ranks)}"
     return table
+
+
+def _ms_per(report: Report) -> str:
+    return "ms per step and rank" if by_step(report) else "ms per rank"
 
 
 def _purposes(report: Report, out: Console) -> Table | None:
@@ -177,7 +184,9 @@ def _purposes(report: Report, out: Console) -> Table | None:
         ratio = percent(hiding.hidden_of_hideable) if hiding is not None and known else "–"
         rows.append([purpose, str(number), *(milliseconds(ns / count) for ns in times), ratio])
     heads = ["purpose", "collectives", "duration", "overlapped", "exposed", "hidden of\nhideable"]
-    title = f"By purpose, {'ms per step and rank' if by_step(report) else 'ms per rank'}"
+    title = (
+        f"By purpose, {_ms_per(report)}; collectives of all ranks{' and steps' if by_step(report) else ''}"
+    )
     return _fitted(out, title, heads, rows, ["duration", "overlapped"])
 
 
@@ -192,7 +201,7 @@ def _causes(report: Report, out: Console) -> Table | None:
         [cause, milliseconds(ns / count), percent(ns / whole), str(collectives.count(cause))]
         for cause, ns in sorted(parts.items(), key=lambda part: -part[1])
     ]
-    title = f"Exposed by cause, {'ms per step and rank' if by_step(report) else 'ms per rank'}"
+    title = f"Exposed by cause, {_ms_per(report)}"
     return _fitted(out, title, ["cause", "exposed", "share", "collectives\nmostly so"], rows, ["share"])
 
 
@@ -213,7 +222,7 @@ def _contention(report: Report, out: Console) -> Table | None:
         for one in sorted(known, key=lambda one: -(one.slowdown_ns or 0))[:_ROWS]
     ]
     heads = ["GEMM", "dtype", "slowdown", "overlapped", "alone", "overlapped\nGEMMs"]
-    return _fitted(out, "GEMMs beside communication, median ms", heads, rows, ["dtype", heads[5]])
+    return _fitted(out, "GEMMs beside communication, median ms of each", heads, rows, ["dtype", heads[5]])
 
 
 def _listing(one: Listing, out: Console) -> Table:
@@ -223,7 +232,13 @@ def _listing(one: Listing, out: Console) -> Table:
         [_short(cell_text(kind, value)) for (_, kind, _), value in zip(one.columns, row, strict=True)]
         for row in one.rows[:_ROWS]
     ]
-    table = _fitted(out, one.title, heads, rows, [heads[place] for place in (-1, 2)])
+    table = _fitted(
+        out,
+        f"{one.title}, {one.basis}" if one.basis else one.title,
+        heads,
+        rows,
+        [heads[place] for place in (-1, 2)],
+    )
     if len(one.rows) > _ROWS:
         table.caption = f"the first {_ROWS} of {len(one.rows)}"
     return table
@@ -261,23 +276,15 @@ def _left_out(out: Console, report: Report) -> None:
 
 
 def _ledger(out: Console, report: Report) -> None:
-    if not report.data_quality:
+    entries = quality.shown(report.data_quality)
+    if not entries:
         return
     _gap(out)
-    counts = {s: sum(entry.severity == s for entry in report.data_quality) for s in SEVERITIES}
-    named = ", ".join(
-        counted(count, severity, "losses" if severity == "loss" else None)
-        for severity, count in counts.items()
-        if count
-    )
-    _line(out, f"Data quality: {named}.")
-    counts_by_text: dict[tuple[str, str], int] = {}
-    for entry in report.data_quality:
-        key = (entry.severity, entry.text)
-        counts_by_text[key] = counts_by_text.get(key, 0) + entry.count
-    for (severity, text), count in list(counts_by_text.items())[:_ROWS]:
-        times = f" (×{count})" if count != 1 else ""
-        line = Text.assemble("  ", (severity, _STYLE.get(severity, "dim")), _text(f" {text}{times}"))
+    _line(out, f"Data quality: {quality.totals(entries)}.")
+    for entry in entries[:_ROWS]:
+        times = f" (×{entry.count})" if entry.count != 1 else ""
+        style = _STYLE.get(entry.severity, "dim")
+        line = Text.assemble("  ", (entry.severity, style), _text(f" {entry.text}{times}"))
         out.print(line, highlight=False, soft_wrap=not out.is_terminal)
-    if len(counts_by_text) > _ROWS:
-        _line(out, f"  {len(counts_by_text) - _ROWS} more kinds: see data_quality in the JSON report.")
+    if len(entries) > _ROWS:
+        _line(out, f"  {len(entries) - _ROWS} more kinds: see data_quality in the JSON report.")

@@ -13,7 +13,7 @@ from typing import Any
 
 from sp_profiler.report import view_ranks
 from sp_profiler.report.figures import collective_kind
-from sp_profiler.report.format import duration, percent, visible
+from sp_profiler.report.format import UNKNOWN, counted, duration, percent, visible
 from sp_profiler.report.model import Report, by_step, windows_of
 
 MOST_ROWS = 2000
@@ -61,9 +61,10 @@ def _ns(report: Report, name: str, text: str, note: str = "") -> Shown:
     return Shown(f"totals.{name}", text, duration(mean), json.dumps(value), note, share)
 
 
-def _ratio(report: Report, name: str, text: str, note: str = "") -> Shown:
+def _ratio(report: Report, name: str, text: str, note: str = "", unknown: str = UNKNOWN) -> Shown:
     value = getattr(report.totals, name)
-    return Shown(f"totals.{name}", text, percent(value), json.dumps(value), note, value)
+    shown = unknown if value is None else percent(value)
+    return Shown(f"totals.{name}", text, shown, json.dumps(value), note, value)
 
 
 def _if_all_hidden(report: Report) -> Shown:
@@ -84,13 +85,13 @@ def cards(report: Report) -> list[Shown]:
     def mean(ns: int | None) -> str:
         return duration(None if ns is None else ns / count)
 
-    slowest = max(((r.window_ns or 0) / windows_of(report, r) for r in report.ranks), default=0)
     what = "Step time" if by_step(report) else "Trace span"
     exposed_share = (
         totals.exposed_ns / totals.window_ns if totals.exposed_ns is not None and totals.window_ns else None
     )
+    nothing = "none" if _without_communication(report) else UNKNOWN
     return [
-        _ns(report, "window_ns", what, f"mean; slowest rank {duration(slowest)}"),
+        _ns(report, "window_ns", what, _of_which(report)),
         _ns(report, "exposed_ns", "Exposed communication", f"{percent(exposed_share)} of the time, {per}"),
         _ratio(
             report,
@@ -98,7 +99,8 @@ def cards(report: Report) -> list[Shown]:
             "dgrad communication under wgrad",
             f"{mean(totals.wgrad_overlapped_ns)} of {mean(totals.dgrad_comm_ns)}"
             if totals.dgrad_comm_ns
-            else "no collective is known to be dgrad",
+            else _without_dgrad(report),
+            "none" if _without_dgrad(report).startswith("no dgrad") else nothing,
         ),
         _ratio(
             report,
@@ -106,9 +108,34 @@ def cards(report: Report) -> list[Shown]:
             "Hidden of hideable",
             f"{mean(totals.partner_hidden_ns)} of {mean(totals.partner_hideable_ns)}"
             if totals.partner_hideable_ns is not None
-            else "no collective has a known partner",
+            else _without_communication(report) or "no collective has a known partner",
+            nothing,
         ),
     ]
+
+
+def _of_which(report: Report) -> str:
+    """What the step time is a mean of; the slowest rank where there are several."""
+    several = len({(r.rank, r.file) for r in report.ranks}) > 1
+    if not several:
+        return "mean" if windows_of(report) > 1 else ""
+    slowest = max(((r.window_ns or 0) / windows_of(report, r) for r in report.ranks), default=0)
+    return f"mean; slowest rank {duration(slowest)}"
+
+
+def _without_communication(report: Report) -> str:
+    return "no communication in this run" if report.totals.comm_ns == 0 else ""
+
+
+def _without_dgrad(report: Report) -> str:
+    """Why no share of dgrad communication can be told: none there, or nobody knows which it is."""
+    if report.totals.dgrad_comm_ns is None:
+        return "of no collective the purpose is known"
+    known = report.coverage.purpose_known_ratio
+    none = (
+        "no dgrad communication in this run" if known in (None, 1.0) else "no collective is known to be dgrad"
+    )
+    return _without_communication(report) or none
 
 
 def per_text(report: Report) -> str:
@@ -119,7 +146,7 @@ def more_figures(report: Report) -> list[Shown]:
     """The other totals, in the order in which they add up."""
     unknown = report.totals.partner_unknown
     is_cpu = report.run.device_type == "cpu"  # there overlap does not shorten a step, so nothing is promised
-    without = f"; {unknown} collectives without a known partner" if unknown else ""
+    without = f"; {counted(unknown, 'collective')} without a known partner" if unknown else ""
     return [
         _ns(report, "comm_ns", "Communication", "union of all collectives"),
         _ns(report, "overlapped_ns", "Overlapped", "communication while computation runs"),
@@ -197,7 +224,8 @@ def _table(
 def _listing_table(one: view_ranks.Listing) -> Table:
     columns = [Column(str(place), *column) for place, column in enumerate(one.columns)]
     more = len(one.rows) - MOST_ROWS
-    note = f"{one.note} {more} more rows in report.json." if more > 0 else one.note
+    note = f"{one.note} {one.basis.capitalize()}.".strip() if one.basis else one.note
+    note += f" {counted(more, 'more row')} in report.json." if more > 0 else ""
     return Table(one.id, one.title, columns, one.rows[:MOST_ROWS], len(one.rows), note)
 
 
@@ -360,7 +388,7 @@ def _steps_table(report: Report) -> Table:
         if len(report.steps) > MOST_ROWS
         else report.steps
     )
-    return _table("steps", "Steps", columns, items)
+    return _table("steps", "Steps", columns, items, note="Each step of each rank by itself.")
 
 
 def _groups_table(report: Report) -> Table:
@@ -394,7 +422,8 @@ def _gemms_table(report: Report) -> Table:
     def get(gemm: Any, key: str) -> Any:
         return gemm.total_ns // max(gemm.count, 1) if key == "mean" else getattr(gemm, key)
 
-    return _table("gemms", "GEMMs", columns, report.gemms, get)
+    note = "Sums over all ranks and steps; most time first."
+    return _table("gemms", "GEMMs", columns, report.gemms, get, note)
 
 
 def _contention_table(report: Report) -> Table:
@@ -410,6 +439,9 @@ def _contention_table(report: Report) -> Table:
         Column("slowdown_ns", "Lost", "ms", "ms"),
         Column("from_baseline", "From baseline", "text"),
     ]
-    note = "GEMMs while communication overlaps at least half of each, and the others; 5 of each at least."
+    note = (
+        "GEMMs while communication overlaps at least half of each, and the others; 5 of each at least. "
+        "Lost is the sum over all ranks and steps."
+    )
     items = [one for one in report.contention or () if one.overlapped_count]
     return _table("contention", "What overlap costs the GEMMs", columns, items, note=note)

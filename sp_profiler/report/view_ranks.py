@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sp_profiler.report.format import counted, rank_list
-from sp_profiler.report.model import Report
+from sp_profiler.report.model import Report, by_step
 from sp_profiler.report.sentences import op_name
 
 _GROUPS = 3  # groups named in a cell
@@ -25,6 +25,11 @@ class Listing:
     columns: Sequence[tuple[str, str, str]]
     rows: list[list[Any]]
     note: str
+    basis: str = ""  # what its times and sizes are sums of
+
+
+def _sums(report: Report) -> str:
+    return "sums over all ranks and steps" if by_step(report) else "sums over all ranks"
 
 
 def listings(report: Report) -> list[Listing]:
@@ -53,7 +58,8 @@ def stragglers(report: Report) -> Listing:
         ("Groups", "text", ""),
     )
     note = "Time the other ranks waited in collectives at which this rank arrived last. Ties are nobody's."
-    return Listing("stragglers", "Across ranks: who the others waited for", columns, rows, note)
+    title = "Across ranks: who the others waited for"
+    return Listing("stragglers", title, columns, rows, note, _sums(report))
 
 
 def _groups(cost_by_group_ns: dict[str, int]) -> str:
@@ -83,9 +89,9 @@ def bandwidths(report: Report) -> Listing:
     )
     note = (
         "Size over transfer (from the last arrival to the end), busbw with the factors of nccl-tests; "
-        "1 GB = 1e9 bytes. Sums over all ranks and steps."
+        "1 GB = 1e9 bytes."
     )
-    return Listing("bandwidth", "Across ranks: bandwidth", columns, rows, note)
+    return Listing("bandwidth", "Across ranks: bandwidth", columns, rows, note, _sums(report))
 
 
 def clocks(report: Report) -> Listing:
