@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from sp_profiler.trace.tables import RunFiles
 
 TEXT_FORMATS = ("json", "markdown")
+FILE_ENDINGS = (".html", ".json", ".md", ".csv", ".parquet")
 SCREEN = ("-", "/dev/stdout")
 """Names that as `-o` mean what leaving it out means."""
 
@@ -75,6 +76,8 @@ def run(args: argparse.Namespace) -> int:
     for files, place in zip(runs, places, strict=True):
         try:
             report = _analyze_one(files, how, rule, args.strict, lent)
+            if not (len(runs) == 1 and _shows_ledger(args)):
+                _warn(report)
             if args.critical_path:
                 report = _with_critical_path(report)
             reports.append(report)
@@ -117,7 +120,7 @@ def _refuse_contradictions(args: argparse.Namespace) -> None:
     if args.out is None:
         silent = [one for one in formats if one not in TEXT_FORMATS]
         if silent:
-            raise UsageError(f"--format {silent[0]} needs -o OUT to be written to")
+            raise UsageError(f"--format {' '.join(silent)} needs -o OUT to be written to")
         if len(formats) > 1:
             raise UsageError("several formats need -o DIR to be written to")
     elif not formats:
@@ -136,9 +139,10 @@ def _places(args: argparse.Namespace, runs: list[RunFiles]) -> list[Path | None]
     out = Path(args.out)
     if is_one_file(args.out, formats, len(runs)):
         places, files = [out], [out]
-    elif out.exists() and not out.is_dir():
+    elif (out.exists() and not out.is_dir()) or _named_as_file(args.out):
         what = f"{counted(len(runs), 'run')} as {', '.join(formats)}"
-        raise UsageError(f"{out} is a file, but {what} needs a folder")
+        is_one = "is a file" if out.exists() else "names a file"
+        raise UsageError(f"{out} {is_one}, but {what} {'need' if len(runs) > 1 else 'needs'} a folder")
     elif len(runs) == 1:
         places, files = [out], [out / name for name in file_names(formats)]
     else:
@@ -151,6 +155,12 @@ def _places(args: argparse.Namespace, runs: list[RunFiles]) -> list[Path | None]
     for folder in dict.fromkeys(file.parent for file in files if file.is_file() or not file.exists()):
         refuse_unwritable(folder)
     return list(places)
+
+
+def _named_as_file(out: str) -> bool:
+    """Whether it looks like one of our files (`demo.html`): no folder, and not meant as one (`x/`)."""
+    is_folder = out.endswith("/") or Path(out).is_dir()
+    return not is_folder and Path(out).suffix.lower() in FILE_ENDINGS
 
 
 def _refuse_traces(files: Iterable[Path], runs: Iterable[RunFiles]) -> None:
@@ -185,9 +195,19 @@ def _analyze_one(
         report = analyze_run(traces, rule, baseline=lent, on_rank=progress.analysed)
     if strict:
         _refuse(files, report.data_quality)
+    return report
+
+
+def _warn(report: Report) -> None:
+    """Losses and repairs, on stderr."""
     for entry in refused_by_strict(report.data_quality):
         print(f"sp-profile analyze: {sentence(entry)}", file=sys.stderr)
-    return report
+
+
+def _shows_ledger(args: argparse.Namespace) -> bool:
+    """Whether a run's ledger is printed where stderr goes too, so that a warning would say it twice."""
+    prints_text = bool(_formats(args)) and args.out is None
+    return not prints_text and sys.stdout.isatty() and sys.stderr.isatty()
 
 
 def _refuse(files: RunFiles, entries: Iterable[LedgerEntry]) -> None:
@@ -245,4 +265,15 @@ def _show(reports: list[Report], args: argparse.Namespace, runs: int) -> None:
     else:
         terminal.print_report(reports[0], console)
     if args.out is not None:
-        print(f"written: {args.out}")
+        print(f"written: {_first_file(Path(args.out), formats, runs)}")
+
+
+def _first_file(out: Path, formats: list[str], runs: int) -> Path:
+    """What to open first of what was written: the page, where there is one."""
+    from sp_profiler.report.comparison import PAGE
+    from sp_profiler.report.save import SINGLE_FILE
+
+    if not out.is_dir():
+        return out
+    names = [PAGE] if runs > 1 else [SINGLE_FILE[one] for one in ("html", *formats) if one in SINGLE_FILE]
+    return next((out / name for name in names if (out / name).is_file()), out)

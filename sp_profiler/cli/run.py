@@ -293,7 +293,7 @@ def _run_command(args: argparse.Namespace) -> int:
             raise
         captures = _captures(pending, args)
         if not captures:
-            live.say(_why_no_trace(progress.read(Path(env[progress.FOLDER_VARIABLE]))))
+            live.say(_why_no_trace(code, progress.read(Path(env[progress.FOLDER_VARIABLE]))))
             return code
         try:
             reports = [_report_on_command(pending, part, args, live) for part in captures]
@@ -327,7 +327,9 @@ def _keep_traces(pending: PendingFolder, args: argparse.Namespace, live: Live) -
         live.say(f"what was recorded is in {folder}: sp-profile analyze {folder} reports on it")
 
 
-def _why_no_trace(states: Mapping[int, Progress]) -> str:
+def _why_no_trace(code: int, states: Mapping[int, Progress]) -> str:
+    if code:
+        return f"the command failed (exit code {code}) and left no trace"
     if states:
         return "the command left no trace: it ended before sp_profiler.capture() had recorded a step"
     return (

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         _print_json(ledgers, errors)
     else:
-        _print_tables(ledgers)
+        _print_lines(ledgers)
         for message in errors.values():
             print(f"sp-profile validate: {visible(message)}", file=sys.stderr)
     refused = args.strict and any(refused_by_strict(entries) for entries in ledgers.values())
@@ -74,23 +74,18 @@ def _print_json(ledgers: dict[str, tuple[LedgerEntry, ...]], errors: dict[str, s
     print(json.dumps({"schema": "sp-profile/validate", "schema_version": 1, "runs": runs}, indent=1))
 
 
-def _print_tables(ledgers: dict[str, tuple[LedgerEntry, ...]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
+def _print_lines(ledgers: dict[str, tuple[LedgerEntry, ...]]) -> None:
+    """A line for each entry, whole whatever the width: severity, code, how often, what, where."""
     from sp_profiler.report.format import visible
 
-    console = Console()
     for name, entries in ledgers.items():
-        if not entries:
-            console.print(Text(f"{visible(name)}: nothing to report"))
-            continue
-        table = Table(title=Text(visible(name)), title_justify="left")
-        for column in ("severity", "code", "count", "first byte", "file", "what"):
-            table.add_column(column, overflow="fold")
+        print(f"{visible(name)}:" if entries else f"{visible(name)}: nothing to report")
         for entry in entries:
-            first = "" if entry.first_offset is None else str(entry.first_offset)
-            cells = (entry.severity, entry.code, str(entry.count), first, entry.file or "", entry.text)
-            table.add_row(*(Text(visible(cell)) for cell in cells))
-        console.print(table)
+            print(visible(f"  {entry.severity} {entry.code} ×{entry.count} {entry.text}{_place(entry)}"))
+
+
+def _place(entry: LedgerEntry) -> str:
+    """` (rank0.json, first at byte 12)`, as far as it is known."""
+    at = "" if entry.first_offset is None else f"first at byte {entry.first_offset}"
+    told = ", ".join(part for part in (entry.file, at) if part)
+    return f" ({told})" if told else ""
