@@ -102,6 +102,20 @@ def test_an_idle_thread_beside_one_that_computes() -> None:
         assert result.collectives[0].is_async is is_async
 
 
+@pytest.mark.parametrize("wait", [13, None])
+def test_gradients_that_are_waited_for_at_once_lack_a_partner(wait: int | None) -> None:
+    #  DDP's last bucket: backward is over, nothing runs until its end
+    facts = {"launch": 11, "launch_end_ns": 12, "wait_start_ns": wait, "is_async": True}
+    last = comm(13, 40, purpose="param-grad", **facts)
+    result = analyze(compute(0, 10), last, compute(41, 50), cpu=True)
+    how = "thread-idle" if wait is None else "waited-at-once"
+    assert (causes(result), rule(result)) == ({"no-partner": 27}, how)
+    other = analyze(compute(0, 10), comm(13, 40, **facts), compute(41, 50), cpu=True)
+    assert (causes(other), rule(other)) == ({"synchronous": 27}, how)
+    declared = analyze(compute(0, 10), comm(13, 40, purpose="param-grad", is_async=False), cpu=True)
+    assert (causes(declared), rule(declared)) == ({"synchronous": 27}, "declared-synchronous")
+
+
 def test_an_asynchronous_collective_that_ended_before_its_partner_began() -> None:
     #  c [13,40) is over before the thread begins w [50,90): the partner came late, the call did not block
     facts = {"is_async": True, "partner_what": "wgrad", "module": "up", "layer": 0, "purpose": "dgrad"}

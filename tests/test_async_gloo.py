@@ -109,6 +109,7 @@ def test_ddp_is_asynchronous_and_its_waits_are_seen(recorded: Path, ddp: Report)
             assert one.launch_ns is not None
             assert wait > one.launch_ns
             assert one.cause_evidence.rule != "declared-synchronous"
+            assert "synchronous" not in (one.exposed_by_cause_ns or {})
     trace = decode_trace(str(recorded / "ddp" / "ddp.rank-00000.json"))
     starts = set(trace.events.start_ns.tolist())
     for one in classify(trace).collectives:

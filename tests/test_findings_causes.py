@@ -232,6 +232,28 @@ def test_a_feature_whose_kernels_are_there_is_none() -> None:
     assert "feature-without-kernels" not in {one.code for one in findings(found)}
 
 
+@pytest.mark.parametrize("cause", ["no-partner", "partner-too-short"])
+def test_gradients_need_other_buckets_not_another_launch(cause: str) -> None:
+    gradients = collective(cause, purpose="param-grad")
+    advice = named(facts(gradients), cause).advice or ""
+    assert "bucket_cap_mb" in advice
+    assert "wait later" in advice
+    assert "asynchronously" not in advice
+    assert "tokens" not in advice
+    mixed = named(facts(gradients, collective(cause)), cause).advice or ""
+    usual = named(facts(collective(cause)), cause).advice or ""
+    assert "bucket_cap_mb" not in usual
+    assert mixed == f"{usual} {advice}"
+
+
+def test_what_is_called_asynchronous_is_not_called_synchronous() -> None:
+    at_once = collective("synchronous", partner=None, cause_evidence=replace(EVIDENCE, rule="waited-at-once"))
+    one = named(facts(at_once), "synchronous-without-partner")
+    assert "are waited for as soon as they are launched" in one.text
+    assert "synchronous" not in one.text
+    assert "asynchronously" not in (one.advice or "")
+
+
 def test_from_trace_to_finding() -> None:
     """Not drawn facts but a drawn trace: synchronous all-reduces without partner, half of the time."""
     drawn = [gemm(0, 50 * MS, Role.FWD, launch=1), comm(50 * MS, 100 * MS, is_async=False, launch=2)]

@@ -10,7 +10,8 @@ late-partner       before the partner, or before a later part of it, that starte
 queued             after the partner ended, of a collective that began more than twice the median late while
                    the same group's previous collective ran, or the device was full: begun in time it would
                    have run under its partner. What exceeds min(|c|, |w|) stays partner-too-short.
-no-partner         asynchronous, no computation launched before the wait
+no-partner         asynchronous, no computation launched before the wait (gradients also where the wait
+                   follows at once)
 unknown            the launch or the wait is not in the trace
 
 Two passes. `explain` looks at one device and marks, for each collective, at which instants its cause changes.
@@ -109,6 +110,7 @@ def explain(
     queued = behind_group | behind_device
     first, second = _turns(collectives, exposed, partners, owner, shares.end - shares.start, shares.start)
     causes = _causes_of_rules(rule)
+    causes[_last_gradients(collectives, asked) & np.isin(rule, (_AT_ONCE, _IDLE))] = NO_PARTNER
     by_partner = rule == _PARTNER
     causes[by_partner] = (LATE, TOO_SHORT, TOO_SHORT)
     causes[by_partner & queued, 1] = QUEUED
@@ -262,6 +264,12 @@ def _causes_of_rules(rule: Int64) -> Int64:
     of_rule[[_DECLARED, _ON_STREAM, _AT_ONCE, _IDLE]] = SYNCHRONOUS
     of_rule[_NOTHING] = NO_PARTNER
     return np.repeat(of_rule[rule], 3).reshape(-1, 3)
+
+
+def _last_gradients(collectives: DeviceCollectives, asked: _Asked) -> Bool:
+    """Gradients that are reduced asynchronously. Where they are waited for at once, as DDP's last bucket is,
+    they were launched as they should be: what is missing is computation to run under."""
+    return asked.is_async & np.array([row.purpose == "param-grad" for row in collectives.rows], np.bool_)
 
 
 def _turns(

@@ -83,6 +83,21 @@ def _peer_skew(facts: Facts) -> Finding | None:
     )
 
 
+_BUCKETS = (
+    "Gradients are reduced in buckets: smaller ones (bucket_cap_mb) begin earlier and leave less for the end "
+    "of backward; larger ones need fewer launches. Or wait later: reduce them once for several micro-batches "
+    "(no_sync)."
+)
+
+
+def _with_buckets(parts: Sequence[tuple[int, CollectiveFigures]], usual: str) -> str:
+    """The usual advice, and what helps where data parallelism reduces gradients."""
+    gradients = [c.purpose == "param-grad" and c.is_async is not False for _, c in parts]
+    if all(gradients):
+        return _BUCKETS
+    return f"{usual} {_BUCKETS}" if any(gradients) else usual
+
+
 def _synchronous_with_partner(facts: Facts) -> Finding | None:
     """Synchronous collectives whose partner is known: what launching them asynchronously would hide."""
     which = [
@@ -124,13 +139,19 @@ def _synchronous_without_partner(facts: Facts) -> Finding | None:
     parts = [(ns, c) for ns, c in _of_cause(facts, "synchronous") if c.partner is None]
     if sum(ns for ns, _ in parts) < _OF_EXPOSED * (facts.totals.exposed_ns or 0) or not parts:
         return None
+    told, change = "are synchronous", "Launching them asynchronously"
+    if all(c.is_async for _, c in parts):
+        told, change = "are waited for as soon as they are launched", "Waiting later"
     return finding(
         "synchronous-without-partner",
         "info",
-        f"{_subject(facts, parts)} are synchronous, and no GEMM of the same linear could hide them.",
+        f"{_subject(facts, parts)} {told}, and no GEMM of the same linear could hide them.",
         _evidence(facts, parts),
-        "Launching them asynchronously alone wins nothing: they need independent work, such as another "
-        "micro-batch or a GEMM that is cut into chunks (asynchronous tensor parallelism, userbuffers).",
+        _with_buckets(
+            parts,
+            f"{change} alone wins nothing: they need independent work, such as another micro-batch "
+            "or a GEMM that is cut into chunks (asynchronous tensor parallelism, userbuffers).",
+        ),
     )
 
 
@@ -177,8 +198,11 @@ def _partner_too_short(facts: Facts) -> Finding | None:
         "info",
         f"{_subject(facts, parts)} outlast the {under} they run under.",
         _evidence(facts, parts, **more),
-        "More tokens per rank (micro-batch, sequence length), a smaller group, fewer bytes (dtype, fused "
-        "projections) or faster links; the schedule alone cannot hide these.",
+        _with_buckets(
+            parts,
+            "More tokens per rank (micro-batch, sequence length), a smaller group, fewer bytes (dtype, fused "
+            "projections) or faster links; the schedule alone cannot hide these.",
+        ),
     )
 
 
@@ -252,7 +276,7 @@ def _no_partner(facts: Facts) -> Finding | None:
         "advice",
         f"{_subject(facts, parts)} are asynchronous, but nothing is launched before their wait.",
         _evidence(facts, parts),
-        "Move the wait behind the next computation that does not need the result.",
+        _with_buckets(parts, "Move the wait behind the next computation that does not need the result."),
     )
 
 
