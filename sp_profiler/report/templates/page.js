@@ -94,7 +94,7 @@
       if (column.unit) button.append(make("span", { className: "unit" }, ` ${column.unit}`));
       button.addEventListener("click", () => sortBy(place));
       head.setAttribute("aria-sort", "none");
-      head.append(button);
+      if (column.label) head.append(button);
       return head;
     });
     const headRow = make("tr");
