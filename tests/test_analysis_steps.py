@@ -232,13 +232,5 @@ def test_what_is_not_analysed_is_null_and_says_so() -> None:
     assert "cpu-run-no-speed" not in codes(analyze(comm(0, 1)))
 
 
-def test_what_takes_no_time_does_not_stretch_the_whole_trace() -> None:
-    #  a record at 0 of no length (seen in damaged files), the work a thousand later
-    result = analyze(compute(0, 0), gemm(1000, 1010), comm(1005, 1020), rule=WHOLE)
-    assert windows_of(result) == [(None, 1000, 1020)]
-    assert outside(result) == [("before-first-window", "computation", 1, 0)]
-    assert only_rank(result).idle_ns == 0
-
-
 def test_a_trace_of_instants_only_still_has_a_window() -> None:
     assert windows_of(analyze(compute(5, 5), compute(9, 9), rule=WHOLE)) == [(None, 5, 9)]

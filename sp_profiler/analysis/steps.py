@@ -130,9 +130,7 @@ def device_windows(
     if rule.rule == "trace" or not steps:
         if rule.rule == "step":
             ledger.add("no-step-ranges", "note", "no ProfilerStep range: the whole trace is one window")
-        # What takes no time covers none: a kernel at 0 for 0 ns must not stretch the window over an epoch.
-        lasting = end > start if (end > start).any() else np.ones(len(rows), np.bool_)
-        return Windows((None,), start[lasting].min(keepdims=True), end[lasting].max(keepdims=True))
+        return Windows((None,), start.min(keepdims=True), end.max(keepdims=True))
 
     place = launching_step(steps, activities)[rows]
     is_kernel = trace.events.category[activities.event[rows]] == Category.KERNEL
