@@ -187,6 +187,41 @@ def test_validate_lists_the_ledger(trace: Path) -> None:
     assert cli("validate", trace, "--strict").returncode == 3
 
 
+def test_validate_has_the_order_of_analyze() -> None:
+    runs = (DEMO / "tp-async", DEMO / "tp-sync")
+    text = cli("validate", *runs).stdout
+    assert text.index("tp-sync:") < text.index("tp-async:")
+    told = json.loads(cli("validate", *runs, "--json").stdout)["runs"]
+    assert [one["name"] for one in told] == ["tp-sync", "tp-async"]
+
+
+def test_validate_prints_whole_lines_into_a_pipe(trace: Path) -> None:
+    trace.write_text(trace.read_text()[:-20])
+    lines = cli("validate", trace).stdout.splitlines()
+    found = [line for line in lines if line.startswith(("  loss ", "  repair "))]
+    assert found
+    assert any(str(trace) in line and "×1 " in line for line in found)
+    assert lines[0].endswith(":")
+
+
+@pytest.mark.parametrize("formats", [["html"], ["json", "html"], ["csv"]])
+def test_several_files_do_not_go_into_one(trace: Path, tmp_path: Path, formats: list[str]) -> None:
+    # one run in one such format is one file, two runs are not
+    runs = [DEMO / "tp-sync", DEMO / "tp-async"] if formats == ["html"] else [trace]
+    out = tmp_path / "all.html"
+    refused(cli("analyze", *runs, "--format", *formats, "-o", out), 2, "all.html", "folder")
+    assert not out.exists()
+
+
+def test_what_is_written_is_named(trace: Path, tmp_path: Path) -> None:
+    result = cli("analyze", trace, "--format", "json", "html", "-o", tmp_path / "made")
+    assert result.stdout.splitlines()[-1] == f"written: {tmp_path / 'made' / 'report.html'}"
+
+
+def test_all_formats_that_need_a_place_are_named(trace: Path) -> None:
+    refused(cli("analyze", trace, "--format", "html", "csv"), 2, "--format html csv needs -o OUT")
+
+
 def test_a_closed_pipe_is_no_error(trace: Path) -> None:
     analyze = f"{sys.executable} -m sp_profiler analyze {trace} --json"
     command = f"{analyze} | head -c 1 >/dev/null; exit ${{PIPESTATUS[0]}}"

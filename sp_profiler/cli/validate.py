@@ -12,6 +12,7 @@ from sp_profiler.errors import EXIT_INPUT, EXIT_OK, SpProfilerError
 from sp_profiler.ledger import LedgerEntry, refused_by_strict
 
 if TYPE_CHECKING:
+    from sp_profiler.report.model import Report
     from sp_profiler.trace.tables import RunFiles
 
 
@@ -30,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """List what was repaired, dropped or assumed; returns 3 when a run cannot be read, or by --strict."""
+    from sp_profiler.report.compare_table import ordered
     from sp_profiler.report.format import visible
     from sp_profiler.trace.find import find_runs
 
@@ -38,13 +40,14 @@ def run(args: argparse.Namespace) -> int:
 
         return against.run(args)
     how = reading(args)
-    ledgers: dict[str, tuple[LedgerEntry, ...]] = {}
+    reports: list[Report] = []
     errors: dict[str, str] = {}
     for files in find_runs(args.paths):
         try:
-            ledgers[files.name] = _ledger_of(files, how)
+            reports.append(_report_on(files, how))
         except SpProfilerError as error:
             errors[files.name] = str(error)
+    ledgers = {report.run.name: tuple(report.data_quality) for report in ordered(reports)}
     if args.json:
         _print_json(ledgers, errors)
     else:
@@ -55,15 +58,14 @@ def run(args: argparse.Namespace) -> int:
     return EXIT_INPUT if errors or refused else EXIT_OK
 
 
-def _ledger_of(files: RunFiles, how: dict[str, Any]) -> tuple[LedgerEntry, ...]:
+def _report_on(files: RunFiles, how: dict[str, Any]) -> Report:
     from sp_profiler.cli.progress import Files
     from sp_profiler.engine import analyze_run
     from sp_profiler.trace.load import load_run
 
     with Files(files) as progress:
         traces = load_run(files, on_file=progress.read, **how)
-        report = analyze_run(traces, on_rank=progress.analysed)
-    return tuple(report.data_quality)
+        return analyze_run(traces, on_rank=progress.analysed)
 
 
 def _print_json(ledgers: dict[str, tuple[LedgerEntry, ...]], errors: dict[str, str]) -> None:

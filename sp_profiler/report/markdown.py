@@ -119,8 +119,8 @@ def _rest(name: str, more: int) -> str:
     """Where the rows are that a table leaves out."""
     rows = counted(more, "more row")
     if name == "kinds":
-        return f"{rows}, made of the collectives in report.json or collectives.csv (`--format csv`)."
-    return f"{rows} in {name}.csv (`--format csv`)."
+        return f"{rows}, made of the collectives in report.json or collectives.csv (--format csv)."
+    return f"{rows} in {name}.csv (--format csv)."
 
 
 def _left_out(report: Report) -> str:
