@@ -277,8 +277,11 @@ def test_your_own_script_under_torchrun(tmp_path: Path, code: int) -> None:
 def test_a_command_without_a_trace_keeps_its_exit_code(tmp_path: Path, code: int) -> None:
     done = sp_profile("run", "--", sys.executable, "-c", f"raise SystemExit({code})", cwd=tmp_path)
     assert done.returncode == code
-    assert "the command left no trace" in done.stderr
-    assert "sp_profiler.capture()" in done.stderr
+    if code:
+        assert "the command failed (exit code 42) and left no trace" in done.stderr
+    else:
+        assert "the command left no trace" in done.stderr
+        assert "sp_profiler.capture()" in done.stderr
     assert list((tmp_path / "sp-profile-runs").iterdir()) == []
 
 

@@ -328,12 +328,13 @@ def _keep_traces(pending: PendingFolder, args: argparse.Namespace, live: Live) -
 
 
 def _why_no_trace(code: int, states: Mapping[int, Progress]) -> str:
-    if code:
-        return f"the command failed (exit code {code}) and left no trace"
+    none = f"the command failed (exit code {code}) and left no trace" if code else "the command left no trace"
     if states:
-        return "the command left no trace: it ended before sp_profiler.capture() had recorded a step"
+        return f"{none}: it ended before sp_profiler.capture() had recorded a step"
+    if code:  # nobody knows what it would have recorded
+        return none
     return (
-        "the command left no trace: put `with sp_profiler.capture() as prof:` around its training "
+        f"{none}: put `with sp_profiler.capture() as prof:` around its training "
         "loop and call `prof.step()` after each step"
     )
 

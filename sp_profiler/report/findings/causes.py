@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sp_profiler.analysis.results import CollectiveFigures
@@ -284,23 +284,26 @@ def _unknown_cause(facts: Facts) -> Finding | None:
     parts = _of_cause(facts, "unknown")
     if not parts:
         return None
-    rules = [c.cause_evidence.rule for _, c in parts if c.cause_evidence is not None]
-    no_launch, no_wait = rules.count("launch-not-in-trace"), rules.count("wait-not-in-trace")
+    lacks = {
+        what: [c for _, c in parts if c.cause_evidence and c.cause_evidence.rule == f"{what}-not-in-trace"]
+        for what in ("launch", "wait")
+    }
     return finding(
         "exposed-for-unknown-cause",
         "info",
-        f"{_subject(facts, parts)} are exposed for unknown reasons{_missing(no_launch, no_wait)}.",
-        _evidence(facts, parts, without_launch=no_launch, without_wait=no_wait),
+        f"{_subject(facts, parts)} are exposed for unknown reasons{_missing(lacks)}.",
+        _evidence(facts, parts, without_launch=len(lacks["launch"]), without_wait=len(lacks["wait"])),
         "Record whole steps with CPU activities; torch 2.13 and newer record whether a collective is "
         "asynchronous, and ranges of sp_profiler.annotate say it for any version.",
     )
 
 
-def _missing(no_launch: int, no_wait: int) -> str:
+def _missing(lacks: Mapping[str, Sequence[CollectiveFigures]]) -> str:
     """What of how many collectives the trace lacks."""
-    lacks = [(no_launch, "launch"), (no_wait, "wait")]
     told = [
-        f"for {counted(count, 'collective')} the {what} is not in the trace" for count, what in lacks if count
+        f"for {collectives_on_ranks(which)} the {what} is not in the trace"
+        for what, which in lacks.items()
+        if which
     ]
     return f": {listed(told)}" if told else ""
 
