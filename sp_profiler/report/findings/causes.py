@@ -7,7 +7,7 @@ from typing import Any
 
 from sp_profiler.analysis.results import CollectiveFigures
 from sp_profiler.report.findings.facts import EXAMPLES, Facts, finding, is_on, is_told, place_of, variable
-from sp_profiler.report.format import counted, listed, percent, rank_list
+from sp_profiler.report.format import listed, percent, rank_list
 from sp_profiler.report.model import Finding
 from sp_profiler.report.sentences import collectives_on_ranks, op_name
 
