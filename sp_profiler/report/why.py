@@ -34,7 +34,7 @@ _TOLD = {  # the cause's name, what it means, what changes it (docs/causes.md)
     "synchronous": (
         "Synchronous",
         "the collective blocks, so nothing can run beside it",
-        "launch it asynchronously before its partner, and wait after it",
+        "with independent work at hand: launch it asynchronously before that work, wait after it",
     ),
     "partner-too-short": (
         "Longer than its partner",
