@@ -100,6 +100,13 @@ _NOT_READ: Fault = (
     "note",
     "begin and end events (ph B, E) are not read; Kineto writes complete events (ph X)",
 )
+_PHASES = frozenset("BEXiICbneSTpFPsftNODMVvRc()")
+"""Every phase of the Trace Event Format; what is not read of them is none of a profiler's activities."""
+_UNKNOWN_PHASE: Fault = (
+    "bad-event",
+    "loss",
+    "the phase (ph) of an event is none that exists; it was left out",
+)
 _NO_PHASE: Fault = ("bad-event", "loss", "an event has no phase (ph)")
 
 
@@ -173,6 +180,8 @@ class Columns:
             for index, phase in enumerate(phases):
                 if phase in ("B", "E"):
                     faults.add(_NOT_READ, index)
+                elif phase and phase not in _PHASES:
+                    faults.add(_UNKNOWN_PHASE, index)
                 elif not phase and (events[index] != NO_EVENT or holds_something(index)):
                     faults.add(_NO_PHASE, index)
         self.count += len(complete) + len(flows) + len(memory)
