@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from gloo_helpers import run_ranks
 
 from sp_profiler.classify import classify
 from sp_profiler.classify.blocking import declared_async
@@ -40,21 +39,7 @@ OPERATORS = {
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("async")
-    worker = Path(__file__).with_name("async_gloo_worker.py")
-    with (out / "log").open("w") as log:
-        ranks = [
-            subprocess.Popen(
-                [sys.executable, str(worker), str(rank), str(out / "store"), str(out)], stdout=log, stderr=log
-            )
-            for rank in range(2)
-        ]
-        try:
-            codes = [rank.wait(timeout=240) for rank in ranks]
-        finally:
-            for rank in ranks:
-                rank.kill()
-                rank.wait()
-    assert codes == [0, 0], (out / "log").read_text()[-4000:]
+    run_ranks("async_gloo_worker.py", out)
     return out
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from gloo_helpers import run_ranks
 
 from sp_profiler.analysis.results import CollectiveFigures
 from sp_profiler.engine import analyze_run
@@ -20,21 +17,7 @@ pytestmark = pytest.mark.gloo
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     out = tmp_path_factory.mktemp("causes")
-    worker = Path(__file__).with_name("causes_gloo_worker.py")
-    with (out / "log").open("w") as log:
-        ranks = [
-            subprocess.Popen(
-                [sys.executable, str(worker), str(rank), str(out / "store"), str(out)], stdout=log, stderr=log
-            )
-            for rank in range(2)
-        ]
-        try:
-            codes = [rank.wait(timeout=200) for rank in ranks]
-        finally:
-            for rank in ranks:
-                rank.kill()
-                rank.wait()
-    assert codes == [0, 0], (out / "log").read_text()[-4000:]
+    run_ranks("causes_gloo_worker.py", out)
     (run,) = find_runs([str(out)])
     return analyze_run(load_run(run))
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from gloo_helpers import run_ranks
 from purposes_worker import MODELS
 
 from sp_profiler.classify import classify
@@ -25,21 +24,7 @@ EVALUATE = "autograd::engine::evaluate_function: "
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("purposes")
-    worker = Path(__file__).with_name("purposes_worker.py")
-    with (out / "log").open("w") as log:
-        ranks = [
-            subprocess.Popen(
-                [sys.executable, str(worker), str(rank), str(out / "store"), str(out)], stdout=log, stderr=log
-            )
-            for rank in range(2)
-        ]
-        try:
-            codes = [rank.wait(timeout=240) for rank in ranks]
-        finally:
-            for rank in ranks:
-                rank.kill()
-                rank.wait()
-    assert codes == [0, 0], (out / "log").read_text()[-4000:]
+    run_ranks("purposes_worker.py", out)
     return out
 
 

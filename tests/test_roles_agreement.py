@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 from device_twin import device_twin
+from gloo_helpers import run_ranks
 from roles_worker import RUNS
 
 from sp_profiler.analysis.rank import analyze_rank
@@ -26,21 +25,7 @@ pytestmark = pytest.mark.gloo
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("roles")
-    worker = Path(__file__).with_name("roles_worker.py")
-    with (out / "log").open("w") as log:
-        ranks = [
-            subprocess.Popen(
-                [sys.executable, str(worker), str(rank), str(out / "store"), str(out)], stdout=log, stderr=log
-            )
-            for rank in range(2)
-        ]
-        try:
-            codes = [rank.wait(timeout=240) for rank in ranks]
-        finally:
-            for rank in ranks:
-                rank.kill()
-                rank.wait()
-    assert codes == [0, 0], (out / "log").read_text()[-4000:]
+    run_ranks("roles_worker.py", out)
     for name in RUNS:
         device_twin(out / f"{name}.rank-00000.json", out / f"{name}.twin.json")
         device_twin(out / f"{name}.rank-00000.json", out / f"{name}.old-twin.json", tells_async=False)
