@@ -462,3 +462,12 @@ def test_the_cache_changes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "cache").exists()
     assert [cli("analyze", path, "--json", **where).stdout for _ in range(2)] == [first.stdout] * 2
     assert len(list((tmp_path / "cache").iterdir())) == 1
+
+
+def test_validate_tells_runs_of_one_name_apart(trace: Path, tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder / "run").mkdir(parents=True)
+        (tmp_path / folder / "run" / "run.json").write_text("{}")
+        (tmp_path / folder / "run" / trace.name).write_bytes(trace.read_bytes())
+    result = cli("validate", tmp_path / "a", tmp_path / "b", "--json")
+    assert [run["name"] for run in json.loads(result.stdout)["runs"]] == ["run", "run-2"]

@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     rule = window_rule(args.window, args.steps)
     how = reading(args)
     lent = None if args.baseline is None else load_baseline(args.baseline)
-    runs = _distinct(find_runs(args.paths))
+    runs = distinct(find_runs(args.paths))
     places = _places(args, runs)
     reports: list[Report] = []
     code = EXIT_OK
@@ -94,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-def _distinct(runs: list[RunFiles]) -> list[RunFiles]:
+def distinct(runs: list[RunFiles]) -> list[RunFiles]:
     """The runs, each with a name of its own: where two share one, the later get a number."""
     from sp_profiler.report.comparison import DATA, PAGE
 

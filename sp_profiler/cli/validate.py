@@ -7,6 +7,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from sp_profiler.cli.analyze import distinct
 from sp_profiler.cli.options import add_reading, reading
 from sp_profiler.errors import EXIT_INPUT, EXIT_OK, SpProfilerError
 from sp_profiler.ledger import LedgerEntry, refused_by_strict
@@ -42,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     how = reading(args)
     reports: list[Report] = []
     errors: dict[str, str] = {}
-    for files in find_runs(args.paths):
+    for files in distinct(find_runs(args.paths)):
         try:
             reports.append(_report_on(files, how))
         except SpProfilerError as error:
