@@ -26,8 +26,8 @@ CATEGORIES = (
 class MemoryBlock:
     """One block of memory from its allocation to its free.
 
-    `birth_ns` is None for a block that was alive when the recording began, `death_ns` for one that is alive at
-    its end; `lifetime_ns` is None with either.
+    `birth_ns` is None for a block that was alive when the recording began, `death_ns` for one that is alive
+    at its end; `lifetime_ns` is None with either.
     """
 
     bytes: int
@@ -105,8 +105,8 @@ class MemoryFigures:
     device: int | None  # None: the CPU
     file: str
     events: int
-    # The peak of live bytes. `is_relative`: the file tells neither totals nor addresses, so bytes count from what
-    # was allocated when the recording began.
+    # The peak of live bytes. `is_relative`: the file tells neither totals nor addresses, so bytes count from
+    # what was allocated when the recording began.
     peak_bytes: int | None
     peak_ns: int | None
     is_relative: bool = False
