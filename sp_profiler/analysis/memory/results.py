@@ -45,6 +45,9 @@ class MemoryBlock:
     freed_by: str | None = None  # the innermost operator around the free
     freed_phase: str | None = None
     crosses_border: bool = False  # born in forward, alive when backward begins
+    # The innermost operator that is more than an allocation (`aten::empty` and its kind): figures by operator
+    # go by this one.
+    made_by: str | None = None
 
 
 @dataclass(frozen=True)
