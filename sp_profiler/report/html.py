@@ -8,42 +8,29 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
-import plotly.graph_objects as go
-
 from sp_profiler.ledger import LedgerEntry
 from sp_profiler.report import figures, view
 from sp_profiler.report.answers import family_answer
 from sp_profiler.report.backward import common_layer, layer_backward
 from sp_profiler.report.compare_table import compare_table, ordered, run_label
-from sp_profiler.report.format import counted, rank_list, short_group
+from sp_profiler.report.format import counted, rank_list
 from sp_profiler.report.json import to_plain
 from sp_profiler.report.model import Report
 from sp_profiler.report.page import render_page
-from sp_profiler.report.palette import theme_patch
+from sp_profiler.report.page_parts import QUIET, ZOOMABLE, for_page, plot
 from sp_profiler.report.why import cause_rows
-
-# plotly 4 offers to upload a chart to its makers' cloud: a profile leaves the machine by no button of ours.
-_LOCAL = {"plotlyServerURL": "", "showSendToCloud": False, "showLink": False, "showEditInChartStudio": False}
-_QUIET = {**_LOCAL, "displayModeBar": False, "responsive": True}
-_ZOOMABLE = {
-    **_LOCAL,
-    "responsive": True,
-    "displaylogo": False,
-    "displayModeBar": "hover",
-    "modeBarButtonsToRemove": ["sendChartToCloud", "select2d", "lasso2d", "autoScale2d"],
-}
 
 
 def render(report: Report) -> str:
     """The page of one run. Works offline; nothing in it comes from anywhere else."""
     plots: dict[str, Any] = {}
     if report.ranks:
-        plots["step-time"] = _plot(figures.step_time(report), _QUIET)
+        plots["step-time"] = plot(figures.step_time(report), QUIET)
     if report.totals.comm_ns:
-        plots["hidden-under"] = _plot(figures.hidden_under(report), _QUIET)
-        plots["collectives"] = _plot(figures.collectives(report), _QUIET)
+        plots["hidden-under"] = plot(figures.hidden_under(report), QUIET)
+        plots["collectives"] = plot(figures.collectives(report), QUIET)
     if report.timeline is not None:
-        plots["timeline"] = _plot(figures.timeline(report.timeline), _ZOOMABLE)
+        plots["timeline"] = plot(figures.timeline(report.timeline), ZOOMABLE)
     tables = [part for table in view.tables(report) for part in _by_grouping(table)]
     kept = replace(report, collectives=[], timeline=None)  # the tables and the plot hold those
     data = {
@@ -51,7 +38,7 @@ def render(report: Report) -> str:
             key: value for key, value in to_plain(kept).items() if key not in ("collectives", "timeline")
         },
         "plots": plots,
-        "tables": [_for_page(table) for table in tables],
+        "tables": [for_page(table) for table in tables],
     }
     return render_page(
         "report.html.j2",
@@ -91,7 +78,7 @@ def render_comparison(
         if figure is None:
             continue
         key = f"backward-{number}"
-        plots[key] = _plot(figure, _ZOOMABLE)
+        plots[key] = plot(figure, ZOOMABLE)
         drawn = [r.timeline for r in family if r.timeline is not None]
         told = figures.reading([s for t in drawn for s in t.segments])
         pairs.append(
@@ -130,21 +117,6 @@ def _families(reports: Sequence[Report]) -> dict[str, list[Report]]:
     return out
 
 
-def _plot(figure: go.Figure, config: dict[str, Any]) -> dict[str, Any]:
-    figure.update_layout(showlegend=False)  # the page draws its own: it wraps, and never meets the mode bar
-    plain = figure.to_plotly_json()
-    axes = figures.axes_of(figure)
-    themes = {theme: theme_patch(theme, axes) for theme in ("light", "dark")}
-    narrow, wide = figures.narrow_patch(figure)
-    return {
-        "data": plain["data"],
-        "layout": plain["layout"],
-        "config": config,
-        "themes": themes,
-        "sizes": {"narrow": narrow, "wide": wide},
-    }
-
-
 _GROUPINGS = {  # key of the grouping -> title; the first word of its rows in `view`'s table "exposed"
     "cause": "Exposed by cause",
     "purpose": "Exposed by purpose",
@@ -176,20 +148,6 @@ def _by_grouping(table: view.Table) -> list[view.Table]:
         for by, rows in parts.items()
         if len(rows) > 1 or by in ("cause", "purpose")  # a table of "all of it" says nothing
     ]
-
-
-def _for_page(table: view.Table) -> dict[str, Any]:
-    """The table for the page's script; keys of groups are shown short, `full` has them whole."""
-    plain = view.plain_table(table)
-    full: dict[str, str] = {}
-    for place, column in enumerate(table.columns):
-        if column.label != "Group":
-            continue
-        for row in plain["rows"]:
-            if isinstance(row[place], str) and (short := short_group(row[place])) != row[place]:
-                full[short] = row[place]
-                row[place] = short
-    return plain | {"full": full}
 
 
 def _quality(report: Report) -> dict[str, list[LedgerEntry]]:

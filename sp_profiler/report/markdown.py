@@ -9,11 +9,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from sp_profiler.ledger import LedgerEntry
 from sp_profiler.report import quality, view
 from sp_profiler.report.compare_table import compare_table
 from sp_profiler.report.format import cell_text, counted, duration, visible
 from sp_profiler.report.model import Report
 from sp_profiler.report.view import Table, per_text
+from sp_profiler.report.view_ranks import Listing
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|~$#@&])")
 _LINK = re.compile(
@@ -40,7 +42,7 @@ def render(report: Report) -> str:
         _findings(report),
         *(_view_table(table) for table in view.tables(report)),
         _left_out(report),
-        _ledger(report),
+        ledger(report.data_quality),
         _environment(report),
         f"_{escape(report.tool.name)} {escape(report.tool.version)}; exact nanoseconds are in report.json._",
     ]
@@ -101,6 +103,11 @@ def _plain(value: Any) -> str:
     return escape(value)
 
 
+def listing(one: Listing) -> str:
+    """A table of `view_ranks` or `memory_view` as a section."""
+    return _view_table(view.listing_table(one))
+
+
 def _view_table(table: Table) -> str:
     columns = table.columns
     header = [f"{column.label} ({column.unit})" if column.unit else column.label for column in columns]
@@ -136,8 +143,9 @@ def _left_out(report: Report) -> str:
     return f"## Left out of every window\n\n{_table(header, rows[:_ROWS], (0, 1, 4, 5))}{more}"
 
 
-def _ledger(report: Report) -> str:
-    entries = quality.shown(report.data_quality)
+def ledger(told: Sequence[LedgerEntry]) -> str:
+    """The section on data quality, empty where there is nothing to tell."""
+    entries = quality.shown(told)
     if not entries:
         return ""
     rows = [

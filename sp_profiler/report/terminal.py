@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from sp_profiler.ledger import LedgerEntry
 from sp_profiler.report import quality
 from sp_profiler.report.compare_table import compare_table
 from sp_profiler.report.format import UNKNOWN, cell_text, counted, duration, milliseconds, percent, visible
@@ -38,10 +39,10 @@ _STYLE = {
 
 def print_report(report: Report, console: Console | None = None) -> None:
     """Print the summary of one run (by default on stdout)."""
-    out = _console(console)
-    _line(out, report.run.name, "bold")
+    out = console_for(console)
+    print_line(out, report.run.name, "bold")
     for place, sentence in enumerate(report.summary):
-        _line(out, sentence, "bold" if place == 0 else "")
+        print_line(out, sentence, "bold" if place == 0 else "")
     for table in (
         _ranks(report, out),
         _purposes(report, out),
@@ -54,19 +55,19 @@ def print_report(report: Report, console: Console | None = None) -> None:
             _print(out, table)
     _findings(out, report)
     _left_out(out, report)
-    _ledger(out, report)
+    print_ledger(out, report.data_quality)
 
 
 def print_comparison(reports: Sequence[Report], console: Console | None = None) -> None:
     """Print the side-by-side table of several runs."""
-    out = _console(console)
+    out = console_for(console)
     compared = compare_table(reports)
     heads = [f"{column.label}\n{column.unit}".replace(" ", "\n", 1) for column in compared.columns]
     rows = [[name, *cells] for name, cells in compared.rows]
     _print(out, _fitted(out, None, ["run", *heads], rows, [heads[1], heads[5], heads[2], heads[8], heads[3]]))
-    _line(out, compared.note, "dim")
+    print_line(out, compared.note, "dim")
     if reports and all(report.run.device_type == "cpu" for report in reports):
-        _line(out, "CPU runs: read them for structure (what runs under what), not for speed.", "dim")
+        print_line(out, "CPU runs: read them for structure (what runs under what), not for speed.", "dim")
 
 
 def _fitted(
@@ -95,7 +96,8 @@ def _filled(
     return table
 
 
-def _console(console: Console | None) -> Console:
+def console_for(console: Console | None) -> Console:
+    """The console to print on; a pipe is as wide as the tables need."""
     out = Console() if console is None else console
     if not out.is_terminal and out.width < PIPE_WIDTH:
         out.width = PIPE_WIDTH
@@ -106,7 +108,8 @@ def _text(value: object, style: str = "") -> Text:
     return Text(visible(value), style=style)
 
 
-def _line(out: Console, text: str, style: str = "") -> None:
+def print_line(out: Console, text: str, style: str = "") -> None:
+    """A line of text, never markup."""
     out.print(_text(text, style), highlight=False, soft_wrap=not out.is_terminal)
 
 
@@ -117,7 +120,7 @@ def _gap(out: Console) -> None:
 def _print(out: Console, renderable: Table) -> None:
     """A table under its title, which may be wider than the table."""
     if renderable.title is not None:
-        _line(out, str(renderable.title), "bold")
+        print_line(out, str(renderable.title), "bold")
         renderable.title = None
     out.print(renderable, highlight=False)
 
@@ -225,8 +228,14 @@ def _contention(report: Report, out: Console) -> Table | None:
     return _fitted(out, "GEMMs beside communication, median ms of each", heads, rows, ["dtype", heads[5]])
 
 
+def print_listing(out: Console, one: Listing) -> None:
+    """A table below a free line."""
+    _gap(out)
+    _print(out, _listing(one, out))
+
+
 def _listing(one: Listing, out: Console) -> Table:
-    """A table about ranks beside each other. Text columns that do not fit are dropped first."""
+    """A table of ranks beside each other, or of memory. Of columns that do not fit the last go first."""
     heads = [f"{label.lower()}\n{unit}".strip() or "bound" for label, _, unit in one.columns]
     rows = [
         [_short(cell_text(kind, value)) for (_, kind, _), value in zip(one.columns, row, strict=True)]
@@ -237,7 +246,7 @@ def _listing(one: Listing, out: Console) -> Table:
         f"{one.title}, {one.basis}" if one.basis else one.title,
         heads,
         rows,
-        [heads[place] for place in (-1, 2)],
+        list(dict.fromkeys(heads[-1:] + heads[2:3] + heads[:2:-1])),
     )
     if len(one.rows) > _ROWS:
         table.caption = f"the first {_ROWS} of {len(one.rows)}"
@@ -255,7 +264,7 @@ def _findings(out: Console, report: Report) -> None:
         line = Text.assemble((f"{finding.severity}: ", _STYLE.get(finding.severity, "")), _text(finding.text))
         out.print(line, highlight=False, soft_wrap=not out.is_terminal)
         if finding.advice:
-            _line(out, f"  {finding.advice}")
+            print_line(out, f"  {finding.advice}")
 
 
 def _left_out(out: Console, report: Report) -> None:
@@ -272,19 +281,20 @@ def _left_out(out: Console, report: Report) -> None:
         f"{duration(ns)} of {kind} {_REASONS.get(reason, visible(reason))} ({counted(n, 'event')})"
         for (kind, reason), (n, ns) in sums.items()
     ]
-    _line(out, f"Left out, all ranks: {'; '.join(parts)}.")
+    print_line(out, f"Left out, all ranks: {'; '.join(parts)}.")
 
 
-def _ledger(out: Console, report: Report) -> None:
-    entries = quality.shown(report.data_quality)
+def print_ledger(out: Console, ledger: Sequence[LedgerEntry]) -> None:
+    """What a person is shown of the ledger, worst first."""
+    entries = quality.shown(ledger)
     if not entries:
         return
     _gap(out)
-    _line(out, f"Data quality: {quality.totals(entries)}.")
+    print_line(out, f"Data quality: {quality.totals(entries)}.")
     for entry in entries[:_ROWS]:
         times = f" (×{entry.count})" if entry.count != 1 else ""
         style = _STYLE.get(entry.severity, "dim")
         line = Text.assemble("  ", (entry.severity, style), _text(f" {entry.text}{times}"))
         out.print(line, highlight=False, soft_wrap=not out.is_terminal)
     if len(entries) > _ROWS:
-        _line(out, f"  {len(entries) - _ROWS} more kinds: see data_quality in the JSON report.")
+        print_line(out, f"  {len(entries) - _ROWS} more kinds: see data_quality in the JSON report.")

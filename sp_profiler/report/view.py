@@ -187,7 +187,7 @@ def tables(report: Report) -> list[Table]:
     made = [
         _kinds_table(report),
         _collectives_table(report),
-        *(_listing_table(one) for one in view_ranks.listings(report)),
+        *(listing_table(one) for one in view_ranks.listings(report)),
         _exposed_table(report),
         _ranks_table(report),
         _steps_table(report),
@@ -221,7 +221,8 @@ def _table(
     return Table(name, title, list(columns), rows, len(chosen), note)
 
 
-def _listing_table(one: view_ranks.Listing) -> Table:
+def listing_table(one: view_ranks.Listing) -> Table:
+    """A listing as a table of the page."""
     columns = [Column(str(place), *column) for place, column in enumerate(one.columns)]
     more = len(one.rows) - MOST_ROWS
     note = f"{one.note} {one.basis.capitalize()}.".strip() if one.basis else one.note

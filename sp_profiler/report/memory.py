@@ -1,0 +1,104 @@
+"""The memory section of a report, assembled from every rank's figures.
+
+The same for the report of a run (`of_run`) and for snapshots (`assemble` alone).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sp_profiler import __version__
+from sp_profiler.analysis.memory.results import Memory, MemoryFigures, Opportunity, SavedTensors
+from sp_profiler.ledger import LedgerEntry
+from sp_profiler.report.json import to_plain
+
+NOT_RECORDED = (
+    "Memory was not recorded: there are no [memory] events. Record them with profile_memory=True "
+    "(sp_profiler.capture and sp-profile run do), or give sp-profile memory a CUDA memory snapshot"
+)
+"""How to get a memory section; the ledger entry `memory-not-recorded` and every format say it."""
+
+
+def assemble(
+    figures: Iterable[MemoryFigures],
+    *,
+    saved: Sequence[SavedTensors] = (),
+    opportunities: Sequence[Opportunity] = (),
+) -> Memory | None:
+    """The memory of all devices of all ranks; None when nobody could look at any.
+
+    `figures`: one per rank and device, in any order; `saved`: one per rank, of a run that measured them.
+    """
+    ranks = sorted(figures, key=_order)
+    if not ranks and not saved:
+        return None
+    top = _leading(ranks)
+    most = max(saved, key=lambda one: one.saved_bytes, default=None)
+    whole = Memory(
+        source="hooks",
+        rank=None,
+        device=None,
+        peak_bytes=None,
+        peak_ns=None,
+        is_relative=False,
+        peak_by_category=None,
+        peak_blocks=[],
+        across_border_bytes=None,
+        across_border_by_module=None,
+        saved_bytes=None if most is None else most.saved_bytes,
+        theory_bytes=None if most is None else most.theory_bytes,
+        blocks=None,
+        unpaired=None,
+        ranks=ranks,
+        saved=list(saved),
+        opportunities=list(opportunities),
+    )
+    if top is None:
+        return whole if most is None else replace(whole, rank=most.rank)
+    return replace(
+        whole,
+        source=top.source,
+        rank=top.rank,
+        device=top.device,
+        peak_bytes=top.peak_bytes,
+        peak_ns=top.peak_ns,
+        is_relative=top.is_relative,
+        peak_by_category=top.peak_by_category,
+        peak_blocks=top.peak_blocks,
+        across_border_bytes=top.across_border_bytes,
+        across_border_by_module=top.across_border_by_module,
+        blocks=top.blocks,
+        unpaired=top.unpaired,
+    )
+
+
+def _order(one: MemoryFigures) -> tuple[bool, int, bool, int, str]:
+    """By rank, GPUs before the CPU, then by device."""
+    return (one.rank is None, one.rank or 0, one.device_type == "cpu", one.device or 0, one.file)
+
+
+def _leading(ranks: Sequence[MemoryFigures]) -> MemoryFigures | None:
+    """The device with the highest peak, of a GPU where there is any; the first of several."""
+    devices = [one for one in ranks if one.device_type != "cpu"] or ranks
+    return max(devices, key=lambda one: -1 if one.peak_bytes is None else one.peak_bytes, default=None)
+
+
+def leading(memory: Memory) -> MemoryFigures | None:
+    """The device that the figures on top of `memory` are of; None where only hooks were at work."""
+    return _leading(memory.ranks)
+
+
+def memory_json(memory: Memory | None, name: str, *, ledger: Sequence[LedgerEntry] = ()) -> str:
+    """The memory section alone as JSON text (`sp-profile memory`)."""
+    document: dict[str, Any] = {
+        "schema": "sp-profile/memory",
+        "schema_version": 1,
+        "tool": {"name": "sp-profiler", "version": __version__},
+        "name": name,
+        "memory": to_plain(memory),
+        "data_quality": to_plain(list(ledger)),
+    }
+    return json.dumps(document, allow_nan=False, indent=1) + "\n"

@@ -1,0 +1,171 @@
+"""What the memory of a run says in sentences, most important first, and the words for its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sp_profiler.analysis.memory.results import (
+    BorderFigures,
+    Memory,
+    MemoryFigures,
+    OutOfMemory,
+    SavedTensors,
+)
+from sp_profiler.report.format import counted, listed, percent, size, visible
+
+CATEGORY_NAMES = {
+    "parameter-optimizer": "parameters and optimizer state",
+    "gradient": "gradients",
+    "activation": "activations",
+    "communication": "communication buffers",
+    "temporary": "temporaries",
+    "before-window": "allocated before the recording",
+    "unknown": "of unknown kind",
+}
+TERM_NAMES = {
+    "embedding": "embedding",
+    "norm": "norms: inputs, fp32 copies, scales",
+    "column-input": "inputs of column linears (q, k, v, gate, up)",
+    "row-input": "inputs of row linears (o, down)",
+    "rotary": "rotary embedding",
+    "attention": "attention core",
+    "mlp": "MLP activation function and product",
+    "recompute-input": "inputs of what is computed again",
+    "logits": "logits and loss",
+    "other": "other",
+}
+_NAMED_PARTS = 3
+_GATHERS = ("all_gather", "allgather")
+
+
+def sentences(memory: Memory) -> list[str]:
+    """The main sentences: out of memory, kept for backward, peak, measured beside theory."""
+    told = [_out_of_memory(one, oom) for one in memory.ranks for oom in one.out_of_memory[:1]]
+    told += [say(memory) for say in (_kept, _peak, _theory)]
+    return [sentence for sentence in told if sentence]
+
+
+def device_name(one: MemoryFigures, several_devices: bool = False) -> str:
+    """`rank 0`, `rank 0 device 1`, `rank 0 CPU`."""
+    name = "rank unknown" if one.rank is None else f"rank {one.rank}"
+    if one.device_type == "cpu":
+        return f"{name} CPU" if several_devices else name
+    return f"{name} device {one.device}" if several_devices and one.device is not None else name
+
+
+def several_devices(memory: Memory) -> bool:
+    """Whether a rank alone does not tell which of `memory.ranks` is meant."""
+    ranks = [one.rank for one in memory.ranks]
+    return len(set(ranks)) < len(ranks)
+
+
+def keeps_most(memory: Memory) -> MemoryFigures | None:
+    """The device on which most is alive from forward to backward; None where no border is known."""
+    known = [one for one in memory.ranks if one.across_border_bytes is not None]
+    return max(known, key=lambda one: one.across_border_bytes or 0, default=None)
+
+
+def top_border(one: MemoryFigures) -> BorderFigures | None:
+    """The border that `across_border_bytes` is of."""
+    return max(one.borders, key=lambda border: border.bytes, default=None)
+
+
+def _kept(memory: Memory) -> str:
+    most = keeps_most(memory)
+    if most is None or not most.across_border_bytes:
+        return _kept_by_hooks(memory)
+    kept = most.across_border_bytes
+    text = f"{size(kept)} stay alive from forward to backward on {device_name(most, several_devices(memory))}"
+    border = top_border(most)
+    gathered = 0 if border is None else border.by_category.get("communication", 0)
+    if not gathered:
+        return f"{text}."
+    return f"{text}, of which {size(gathered)} ({percent(gathered / kept)}) are {_gathered(most)}."
+
+
+def _gathered(one: MemoryFigures) -> str:
+    """What was born in collectives: inputs that were gathered, where the operators say so."""
+    crossing = [b for b in one.blocks or () if b.crosses_border and b.category == "communication"]
+    text = [" ".join((b.operator or "", *b.stack)).lower() for b in crossing]
+    if crossing and all(any(word in said for word in _GATHERS) for said in text):
+        return "gathered inputs"
+    return "buffers born in collectives"
+
+
+def _kept_by_hooks(memory: Memory) -> str:
+    if memory.saved_bytes is None:
+        return ""
+    most = max(memory.saved, key=lambda one: one.saved_bytes)
+    return f"{_on_rank(most)} keeps {size(most.saved_bytes)} of activations for backward."
+
+
+def _on_rank(one: SavedTensors) -> str:
+    return "A rank" if one.rank is None else f"Rank {one.rank}"
+
+
+def _peak(memory: Memory) -> str:
+    peak = memory.peak_bytes
+    if peak is None:
+        return ""
+    at = next((one for one in memory.ranks if one.peak_bytes == peak), None)
+    if at is None:
+        return ""
+    where = device_name(at, several_devices(memory))
+    when = f" in {visible(at.peak_phase)}" if at.peak_phase else ""
+    when += f" of step {at.peak_step}" if at.peak_step is not None else ""
+    above = " above what was there when the recording began" if at.is_relative else ""
+    text = f"Memory peaks at {size(peak)}{above} on {where}{when}"
+    parts = _largest(at.peak_by_category or {}, CATEGORY_NAMES)
+    return f"{text}: {parts}." if parts else f"{text}."
+
+
+def _largest(by: Mapping[str, int], names: Mapping[str, str]) -> str:
+    parts = sorted(((count, key) for key, count in by.items() if count), key=lambda part: -part[0])
+    named = [f"{size(count)} {names.get(key, visible(key))}" for count, key in parts[:_NAMED_PARTS]]
+    rest = sum(count for count, _ in parts[_NAMED_PARTS:])
+    return listed([*named, f"{size(rest)} else"] if rest else named)
+
+
+def _theory(memory: Memory) -> str:
+    """What hooks counted beside the closed form, with the terms that differ."""
+    known = [one for one in memory.saved if one.theory_bytes is not None]
+    if not known:
+        return ""
+    most = max(known, key=lambda one: one.saved_bytes)
+    theory = most.theory_bytes or 0
+    difference = most.saved_bytes - theory
+    who = _on_rank(most)
+    if not difference:
+        return f"{who} saves {size(most.saved_bytes)} for backward, to the byte what the closed form gives."
+    differ = [term for term in most.terms if term.layer is None and term.bytes != (term.theory_bytes or 0)]
+    names = listed([f"{size(t.bytes - (t.theory_bytes or 0))} in {visible(t.term)}" for t in differ[:3]])
+    more = "more" if difference > 0 else "less"
+    why = f": {names}" if names else ""
+    return (
+        f"{who} saves {size(most.saved_bytes)} for backward, {size(abs(difference))} {more} than the "
+        f"{size(theory)} of the closed form{why}."
+    )
+
+
+def _out_of_memory(one: MemoryFigures, oom: OutOfMemory) -> str:
+    times = len(one.out_of_memory)
+    text = f"{device_name(one).capitalize()} ran out of memory{f' {times} times' if times > 1 else ''}"
+    parts = [f"it asked for {size(oom.asked_bytes)}"]
+    if oom.device_free_bytes is not None:
+        parts.append(f"{size(oom.device_free_bytes)} were free on the device")
+    if oom.reserved_unused_bytes is not None:
+        unused = f"{size(oom.reserved_unused_bytes)} reserved but unused"
+        if oom.largest_unused_bytes is not None:
+            unused += f", the largest piece {size(oom.largest_unused_bytes)}"
+        parts.append(unused)
+    return f"{text}: {listed(parts)}."
+
+
+def unpaired_text(figures: Sequence[MemoryFigures]) -> str:
+    """`12 blocks still alive at the end, 3 frees without an allocation`, over all devices."""
+    counts: dict[str, int] = {}
+    for one in figures:
+        for entry in one.unpaired or ():
+            counts[entry.kind] = counts.get(entry.kind, 0) + 1
+    told = [counted(count, visible(kind), visible(kind)) for kind, count in sorted(counts.items())]
+    return listed(told)

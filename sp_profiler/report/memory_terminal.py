@@ -1,0 +1,49 @@
+"""Memory on a terminal: the whole section alone (`sp-profile memory`), and its part in a run's report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from sp_profiler.analysis.memory.results import Memory
+from sp_profiler.ledger import LedgerEntry
+from sp_profiler.report import memory_view
+from sp_profiler.report.memory import NOT_RECORDED
+from sp_profiler.report.memory_sentences import sentences
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+IN_REPORT = ("memory-ranks", "memory-saved", "memory-opportunities", "memory-oom")
+"""The tables that a run's report shows on a terminal; the others are in its page and files."""
+
+
+def render_terminal(
+    memory: Memory | None,
+    name: str,
+    *,
+    ledger: Sequence[LedgerEntry] = (),
+    console: Console | None = None,
+) -> None:
+    """Print the memory of a run or of snapshots (by default on stdout). None: why there is none."""
+    from sp_profiler.report import terminal
+
+    out = terminal.console_for(console)
+    terminal.print_line(out, name, "bold")
+    if memory is None:
+        terminal.print_line(out, f"{NOT_RECORDED}.")
+    else:
+        for place, sentence in enumerate(sentences(memory)):
+            terminal.print_line(out, sentence, "bold" if place == 0 else "")
+        for one in memory_view.listings(memory):
+            terminal.print_listing(out, one)
+    terminal.print_ledger(out, ledger)
+
+
+def print_in_report(memory: Memory, console: Console) -> None:
+    """The tables of memory that belong into a run's report; its sentences are among the report's."""
+    from sp_profiler.report import terminal
+
+    for one in memory_view.listings(memory):
+        if one.id in IN_REPORT:
+            terminal.print_listing(console, one)
