@@ -72,6 +72,17 @@ class BorderFigures:
     by_layer: dict[str, int]
     by_category: dict[str, int]
     by_operator: dict[str, int]
+    by_layer_category: dict[str, dict[str, int]] = field(default_factory=dict)  # keys as in `by_layer`
+
+
+@dataclass(frozen=True)
+class PhaseStretch:
+    """From the first to the last memory event of one phase of a step, to be marked in drawings."""
+
+    phase: str  # forward | backward | optimizer
+    step: int | None
+    start_ns: int
+    end_ns: int
 
 
 @dataclass(frozen=True)
@@ -81,6 +92,7 @@ class MemoryCurve:
     time_ns: list[int]
     allocated_bytes: list[int]
     by_category: dict[str, list[int]]  # live bytes of each category at `time_ns`; empty without addresses
+    phases: list[PhaseStretch] = field(default_factory=list)  # in order of time
 
 
 @dataclass(frozen=True)
