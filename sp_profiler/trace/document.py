@@ -68,9 +68,11 @@ class DocumentReader:
     def _not_a_trace(self) -> InputError:
         if self._faults.is_cut:
             return InputError(f"{self._path} is cut off before its first event.")
+        is_no_list = "traceEvents" in self.members
+        holds = "its traceEvents is no list" if is_no_list else "it holds neither traceEvents nor a list"
         return InputError(
-            f"{self._path} is not a trace: it holds neither traceEvents nor a list of events; record one"
-            " with torch.profiler (export_chrome_trace)."
+            f"{self._path} is not a trace: {holds} of events; record one with torch.profiler"
+            " (export_chrome_trace)."
         )
 
     def _bare_list(self) -> bool:
@@ -97,12 +99,19 @@ class DocumentReader:
     def _object(self) -> bool:
         """The members of the top-level object, up to its closing brace; False when the text ends first."""
         text = self._text
+        expected: int | None = None if self._found_events else 0  # commas before the next member
         while True:
-            text.skip(_GAP)
+            start = text.offset
+            commas = text.skip(_GAP)
             byte = text.byte
             if byte == b"}":
+                if commas and expected is not None:
+                    self._faults.repaired("bad-separator", start)
                 text.at += 1
                 return True
+            if byte == b'"' and expected not in (None, commas):
+                self._faults.repaired("bad-separator", start)
+            expected = 1
             if byte == b"{" and self._found_events and self._events.event_follows():
                 self._faults.repaired("bad-separator", text.offset)
                 goes_on = self._events.read_list()
@@ -111,7 +120,10 @@ class DocumentReader:
                 return False
             else:
                 key = self._key()
+                losses = self._faults.losses
                 goes_on = self._after_damage(text.offset) if key is None else self._member(key)
+                if self._faults.losses != losses:
+                    expected = None
             if not goes_on:
                 return False
 

@@ -12,6 +12,7 @@ class Faults:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self.is_cut = False
+        self.losses = 0
 
     @property
     def gzip_is_damaged(self) -> bool:
@@ -53,4 +54,5 @@ class Faults:
         self._ledger.add(code, "repair", REPAIRS[code], offset=offset)
 
     def _loss(self, code: str, text: str, offset: int) -> None:
+        self.losses += 1
         self._ledger.add(code, "loss", text, offset=offset)

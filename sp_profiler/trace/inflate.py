@@ -1,7 +1,8 @@
-"""The text of a file, in blocks: plain, gzip, several gzip members, cut or damaged gzip."""
+"""The text of a file, in blocks: plain, gzip, several gzip members, cut or damaged gzip; any Unicode."""
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Iterator
 from typing import BinaryIO
@@ -10,25 +11,31 @@ from isal import igzip_lib
 
 from sp_profiler.errors import InputError
 from sp_profiler.ledger import Ledger
+from sp_profiler.trace.encodings import as_utf8, refuse_other_packing
 from sp_profiler.trace.limits import Limits
 
 GZIP_MAGIC = b"\x1f\x8b"
 _READ_BYTES = 1 << 20
 _INFLATE_BYTES = 1 << 22
 _GZIP_WITH_HEADER = 31  # zlib's window-bits value for "gzip header and trailer"
+_MEMBER_HEAD = re.compile(rb"\x1f\x8b\x08[\x00-\x1f]")  # with the only method, and the flags there are
+_MEMBER_HEAD_BYTES = 4
+_TRIED_BYTES = 1 << 16  # of what may be a member
+_ENOUGH_TEXT = 1 << 10  # noise does not inflate to so much
+_MOST_TRIALS = 1000  # in one file: a bound on what damage costs
 
 
 def read_text(file: BinaryIO, path: str, limits: Limits, ledger: Ledger) -> Iterator[bytes]:
-    """Blocks of the uncompressed text of an open file, whatever its name says.
+    """Blocks of the uncompressed UTF-8 text of an open file, whatever its name says.
 
     What can be read of a cut or damaged gzip file is read and the damage entered in the ledger.
-    Raises InputError when the text is longer than `limits.inflated_bytes`.
+    Raises InputError when the text is longer than `limits.inflated_bytes`, or packed in another way.
     """
     head = file.read(len(GZIP_MAGIC))
     file.seek(0)
     blocks = _gzip_blocks(file, ledger) if head == GZIP_MAGIC else iter(lambda: file.read(_READ_BYTES), b"")
     total = 0
-    for block in blocks:
+    for block in as_utf8(refuse_other_packing(blocks, path), ledger):
         total += len(block)
         if total > limits.inflated_bytes:
             raise InputError(
@@ -38,72 +45,155 @@ def read_text(file: BinaryIO, path: str, limits: Limits, ledger: Ledger) -> Iter
         yield block
 
 
+class _Packed:
+    """The compressed file: blocks from `at` on, and what a member leaves over comes again."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.at = 0
+        self._file = file
+        self._left = b""
+        self._trials_left = _MOST_TRIALS
+
+    def read(self) -> bytes:
+        data = self._left or self._file.read(_READ_BYTES)
+        self._left = b""
+        self.at += len(data)
+        return data
+
+    def give_back(self, data: bytes) -> None:
+        self._left = data + self._left
+        self.at -= len(data)
+
+    def seek(self, offset: int) -> None:
+        self._file.seek(offset)
+        self._left = b""
+        self.at = offset
+
+    def starts_member(self) -> bool:
+        """Whether a gzip header follows; at the end, whether something of one does."""
+        data = self.read()
+        while 0 < len(data) < len(GZIP_MAGIC) and (more := self.read()):
+            data += more
+        self.give_back(data)
+        return data[: len(GZIP_MAGIC)] == GZIP_MAGIC
+
+    def next_member(self, start: int) -> int | None:
+        """Where the next gzip member begins at or after `start`; None where there is none.
+
+        The magic bytes also occur by chance, so a member must inflate for a while or to its end.
+        """
+        offset = start
+        carried = b""
+        self._file.seek(start)
+        while block := self._file.read(_READ_BYTES):
+            data = carried + block
+            for match in _MEMBER_HEAD.finditer(data):
+                if self._trials_left == 0:
+                    return None
+                self._trials_left -= 1
+                if self._inflates(offset + match.start()):
+                    return offset + match.start()
+            carried = data[1 - _MEMBER_HEAD_BYTES :]
+            offset += len(data) - len(carried)
+            self._file.seek(offset + len(carried))
+        return None
+
+    def _inflates(self, start: int) -> bool:
+        self._file.seek(start)
+        inflater = zlib.decompressobj(_GZIP_WITH_HEADER)
+        try:
+            text = inflater.decompress(self._file.read(_TRIED_BYTES), _ENOUGH_TEXT)
+        except zlib.error:
+            return False
+        return inflater.eof or len(text) >= _ENOUGH_TEXT
+
+    def skip_padding(self) -> bool:
+        """Pass over NUL bytes, as on a tape; False at the end of the file."""
+        while data := self.read():
+            rest = data.lstrip(b"\0")
+            self.give_back(rest)
+            if rest:
+                return True
+        return False
+
+
 def _gzip_blocks(file: BinaryIO, ledger: Ledger) -> Iterator[bytes]:
+    """The text of all members. After damage reading goes on at the next member, if there is one."""
+    packed = _Packed(file)
     total = 0
-    member_start = 0  # in the compressed file
-    data = file.read(_READ_BYTES)
-    while data[: len(GZIP_MAGIC)] == GZIP_MAGIC:
-        inflater = igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP)
-        member_text = consumed = 0
-        while not inflater.eof:
-            if not data and inflater.needs_input:
-                data = file.read(_READ_BYTES)
-                if not data:
-                    # The fast inflater may still hold text that it gives out only with more input.
-                    rest = b"".join(_salvage(file, member_start, member_text, Ledger()))
-                    total += len(rest)
-                    yield rest
-                    ledger.add(
-                        "truncated-gzip",
-                        "loss",
-                        "the gzip file is cut off; what came before the cut was read",
-                        offset=total,
-                    )
-                    return
-            try:
-                text = inflater.decompress(data, _INFLATE_BYTES)
-            except igzip_lib.IsalError:  # pyright: ignore[reportGeneralTypeIssues]
-                for text in _salvage(file, member_start, member_text, ledger, total):
-                    yield text
-                return
-            consumed += len(data)
-            data = b""
-            member_text += len(text)
-            total += len(text)
-            if text:
+    while packed.skip_padding():
+        start = packed.at
+        found = Ledger()
+        if packed.starts_member():
+            for text in _member(packed, file, found):
+                total += len(text)
                 yield text
-        data = inflater.unused_data
-        member_start += consumed - len(data)
-        data = data or file.read(_READ_BYTES)
-        while data and not data.strip(b"\0"):  # tape-style padding
-            member_start += len(data)
-            data = file.read(_READ_BYTES)
-        stripped = data.lstrip(b"\0")
-        member_start += len(data) - len(stripped)
-        data = stripped
-        if len(data) == 1:
-            data += file.read(_READ_BYTES)
-    if data:
-        ledger.add(
-            "trailing-garbage", "note", "bytes after the end of the gzip data were not read", offset=total
-        )
+            if not found.entries:
+                continue
+        next_start = packed.next_member(start + 1)
+        for entry in found.entries:
+            goes_on = entry.code == "truncated-gzip" and next_start is not None
+            code, what = ("damaged-gzip", _DAMAGED) if goes_on else (entry.code, entry.text)
+            ledger.add(code, "loss", what, offset=total)
+        if next_start is None:
+            if not found.entries:
+                ledger.add(
+                    "trailing-garbage",
+                    "note",
+                    "bytes after the end of the gzip data were not read",
+                    offset=total,
+                )
+            return
+        if not found.entries:
+            what = "bytes that are no gzip data lie between its members; they were passed over"
+            ledger.add("damaged-gzip", "loss", what, offset=total)
+        packed.seek(next_start)
 
 
-def _salvage(
-    file: BinaryIO, member_start: int, already: int, ledger: Ledger, total: int = 0
-) -> Iterator[bytes]:
+_CUT = "the gzip file is cut off; what came before the cut was read"
+_DAMAGED = "the gzip data is damaged; what came before the damage was read"
+_WRONG_CHECKSUM = "the checksum of the gzip file is wrong; its text was read all the same"
+
+
+def _member(packed: _Packed, file: BinaryIO, faults: Ledger) -> Iterator[bytes]:
+    """The text of the member that begins here; `packed` then stands behind it, unless it is faulty."""
+    start = packed.at
+    inflater = igzip_lib.IgzipDecompressor(flag=igzip_lib.DECOMP_GZIP)
+    given = 0
+    data = packed.read()
+    while not inflater.eof:
+        if not data and inflater.needs_input:
+            data = packed.read()
+            if not data:
+                # The fast inflater may still hold text that it gives out only with more input.
+                yield from _salvage(file, start, given, Ledger())
+                faults.add("truncated-gzip", "loss", _CUT)
+                return
+        try:
+            text = inflater.decompress(data, _INFLATE_BYTES)
+        except igzip_lib.IsalError:  # pyright: ignore[reportGeneralTypeIssues]
+            yield from _salvage(file, start, given, faults)
+            return
+        data = b""
+        given += len(text)
+        if text:
+            yield text
+    packed.give_back(inflater.unused_data)
+
+
+def _salvage(file: BinaryIO, start: int, already: int, faults: Ledger) -> Iterator[bytes]:
     """Inflate a damaged member again, slowly, up to the last byte before the damage.
 
     The fast inflater keeps nothing of the call in which it meets the damage; zlib, fed byte by byte
     near the damage, gives everything before it. `already` bytes of text were read before.
     """
-    file.seek(member_start)
+    file.seek(start)
     inflater = zlib.decompressobj(_GZIP_WITH_HEADER)
     seen = 0
     while not inflater.eof:
-        data = file.read(1 << 16)
+        data = file.read(_TRIED_BYTES)
         if not data:
-            return
+            break
         saved = inflater.copy()
         try:
             pieces = [inflater.decompress(data)]
@@ -115,19 +205,14 @@ def _salvage(
             fresh = piece[max(0, already - seen) :]
             seen += len(piece)
             if fresh:
-                total += len(fresh)
                 yield fresh
         if error is not None:
             checksum = "check" in str(error)
-            ledger.add(
-                "bad-checksum" if checksum else "damaged-gzip",
-                "loss",
-                "the checksum of the gzip file is wrong; its text was read all the same"
-                if checksum
-                else "the gzip data is damaged; what came before the damage was read",
-                offset=total,
-            )
+            code, what = ("bad-checksum", _WRONG_CHECKSUM) if checksum else ("damaged-gzip", _DAMAGED)
+            faults.add(code, "loss", what)
             return
+    if not faults.entries:  # only the fast inflater stumbled
+        faults.add("damaged-gzip", "loss", _DAMAGED)
 
 
 def _byte_by_byte(inflater: zlib._Decompress, data: bytes) -> tuple[list[bytes], zlib.error | None]:

@@ -90,7 +90,7 @@ def _at_least(value: Any, least: int) -> int | None:
 def _base_time(value: Any, ledger: Ledger) -> int:
     if value is None:
         return 0
-    base = to_int(value)
+    base = None if isinstance(value, bool) else to_int(value)
     if base is None or not -MAX_TIME_NS < base < MAX_TIME_NS:
         ledger.add(
             "bad-base-time",

@@ -28,7 +28,7 @@ REPAIRS = {
     "lost-comma": "two members of an event are not separated by a comma",
     "lost-bracket": "an event lost a closing bracket",
     "unreadable-value": "a value inside an event cannot be read; it was left out",
-    "bad-separator": "events are not separated by one comma",
+    "bad-separator": "events, or members of the file, are not separated by one comma",
     "wrong-type": "a value has a type that the format does not allow there; it was left out",
 }
 """What each repair code says."""
