@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -18,6 +19,9 @@ from sp_profiler.record.annotate import annotate
 # Both pairs do the same; torch 2.13 warns when the older names are used.
 _all_gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
+_current_graph_task: Any = getattr(torch._C, "_current_graph_task_id")  # noqa: B009 - its stub lacks it
+"""A number while the autograd engine runs on this thread, else -1."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +42,15 @@ class Intent:
     """forward | backward | optimizer (from the end of backward on)."""
     partner: str | None = None
     """The computation of the same module that should hide it, also where the schedule does not try."""
+
+
+def activation_intent(site: Site) -> Intent:
+    """Of a collective in a linear's forward, whose result every computation there needs.
+
+    A forward that a checkpoint repeats belongs to the backward that asked for it.
+    """
+    in_backward = _current_graph_task() != -1
+    return Intent(site, "activation", "backward" if in_backward else "forward")
 
 
 @dataclass(frozen=True)
@@ -124,6 +137,10 @@ class Communicator:
         self._group = group
         self._transport = transport or Transport()
         self._next_seq = 0
+
+    def twin(self) -> Communicator:
+        """Another communicator over the same process group, with its own record and numbering."""
+        return Communicator(self.description, self.ranks, self.ranks[self.rank], self._group, self._transport)
 
     def run(self, op: str, source: Tensor, intent: Intent) -> Tensor:
         """The result of a synchronous collective; its range lasts to the end of the collective."""

@@ -16,6 +16,7 @@ COMMS = ("sync", "async")
 SAVES = ("full", "shard")
 PROJECTIONS = ("separate", "fused")
 NORMS = ("eager", "fused")
+RECOMPUTES = ("none", "selective", "full")
 DTYPES = ("f64", "f32", "bf16", "f16")
 DTYPE_BYTES = {"f64": 8, "f32": 4, "bf16": 2, "f16": 2}
 
@@ -25,7 +26,14 @@ FFN_MULTIPLE = 64
 
 MAX_SEED = 2**32 - 1
 
-_CHOICES = {"mode": MODES, "comm": COMMS, "save": SAVES, "projections": PROJECTIONS, "norm": NORMS}
+_CHOICES = {
+    "mode": MODES,
+    "comm": COMMS,
+    "save": SAVES,
+    "projections": PROJECTIONS,
+    "norm": NORMS,
+    "recompute": RECOMPUTES,
+}
 _COUNTS = ("ranks", "layers", "seq_len", "hidden", "heads", "vocab", "micro_batch", "num_microbatches")
 
 
@@ -47,6 +55,9 @@ class WorkloadConfig:
     """separate: q, k, v, gate and up are five linears; fused: QKV is one, gate and up another."""
     norm: str = "eager"
     """eager: RMSNorm in fp32, operator by operator; fused: one node that keeps only its input."""
+    recompute: str = "none"
+    """Forward work that backward runs again instead of keeping what it needs. selective: the attention core
+    (Korthikanti et al. 2022, arXiv 2205.05198, section 5); full: whole blocks."""
     layers: int = 2
     seq_len: int = 256
     hidden: int = 256

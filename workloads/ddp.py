@@ -102,13 +102,13 @@ class DataParallel:
     model_part: int = 0
 
     def column(self, site: Site, pieces: Sequence[Piece]) -> Weighted:
-        return LocalLinear(site, pieces, 1, self.device, self.dtype)
+        return LocalLinear(site, pieces, 1, self.device, self.dtype, saved_term="column-input")
 
     def row(self, site: Site, piece: Piece) -> Weighted:
-        return LocalLinear(site, [piece], 1, self.device, self.dtype)
+        return LocalLinear(site, [piece], 1, self.device, self.dtype, saved_term="row-input")
 
     def replicated(self, site: Site, piece: Piece) -> Weighted:
-        return LocalLinear(site, [piece], 1, self.device, self.dtype)
+        return LocalLinear(site, [piece], 1, self.device, self.dtype, saved_term="logits")
 
     def enter(self, x: Tensor, site: Site) -> Tensor:
         return x

@@ -48,7 +48,12 @@ class Piece:
 
 
 class Weighted(nn.Module):
-    """A module with one weight, made of pieces; this rank's part of each, along dimension 0."""
+    """A module with one weight, made of pieces; this rank's part of each, along dimension 0.
+
+    `saved_term` is the term of the memory equation for what its forward keeps.
+    """
+
+    saved_term = "other"
 
     def __init__(
         self, site: Site, pieces: Sequence[Piece], parts: int, device: torch.device, dtype: torch.dtype
@@ -63,6 +68,10 @@ class Weighted(nn.Module):
 
 class LocalLinear(Weighted):
     """A linear whose weight every rank holds whole: nothing to communicate."""
+
+    def __init__(self, *weighted: Any, saved_term: str) -> None:
+        super().__init__(*weighted)
+        self.saved_term = saved_term
 
     def forward(self, x: Tensor) -> Tensor:
         return _Local.apply(x, self.weight, self.site)

@@ -6,12 +6,15 @@ this rank, which the model reads off the shapes that the layout's linears give i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from sp_profiler.record.annotate import annotate
 from workloads.communication import Site
@@ -26,6 +29,8 @@ ROPE_BASE = 10_000.0
 class Embedding(Weighted):
     """Tokens [S, B] -> [S, B, H]; every rank has it whole."""
 
+    saved_term = "embedding"
+
     def __init__(self, site: Site, vocab: int, hidden: int, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(site, [Piece(f"{site.module}.weight", (vocab, hidden))], 1, device, dtype)
 
@@ -35,6 +40,8 @@ class Embedding(Weighted):
 
 class Attention(nn.Module):
     """Causal grouped-query attention (Ainslie et al. 2023, arXiv 2305.13245) with rotary embedding."""
+
+    saved_term = "rotary"
 
     def __init__(self, config: WorkloadConfig, layout: Layout, layer: int) -> None:
         super().__init__()
@@ -46,7 +53,7 @@ class Attention(nn.Module):
         self.projections = _columns(layout, prefix, layer, config, outputs, fused_name="qkv")
         shape = (config.hidden, config.hidden)
         self.o = layout.row(Site(f"{prefix}.o", layer), Piece(f"{prefix}.o.weight", shape))
-        self._core = Site(f"{prefix}.core", layer)
+        self.core = AttentionCore(Site(f"{prefix}.core", layer), recompute=config.recompute == "selective")
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         heads = [
@@ -55,12 +62,29 @@ class Attention(nn.Module):
         ]
         # A v that is part of a fused output would keep all of it alive until backward: copy it out.
         q, k, v = rotate(heads[0], cos, sin), rotate(heads[1], cos, sin), heads[2].contiguous()
-        out = attention_core(q, k, v, self._core)  # (S, B, a, d)
-        return self.o(out.flatten(2))
+        return self.o(self.core(q, k, v).flatten(2))  # (S, B, a, d) -> (S, B, a*d)
+
+
+class AttentionCore(nn.Module):
+    """What `attention_core` does; with `recompute` only q, k and v are kept for backward."""
+
+    saved_term = "attention"
+
+    def __init__(self, site: Site, *, recompute: bool) -> None:
+        super().__init__()
+        self.site = site
+        self._recompute = recompute
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if self._recompute:
+            return repeated(attention_core, self.site, q, k, v, self.site)
+        return attention_core(q, k, v, self.site)
 
 
 class FeedForward(nn.Module):
     """SwiGLU (Shazeer 2020, arXiv 2002.05202): down(silu(gate(x)) * up(x))."""
+
+    saved_term = "mlp"
 
     def __init__(self, config: WorkloadConfig, layout: Layout, layer: int) -> None:
         super().__init__()
@@ -77,7 +101,10 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """Pre-norm residual block. Modules are registered in their order of use."""
+    """Pre-norm residual block. Modules are registered in their order of use.
+
+    With full recompute only its input is kept for backward.
+    """
 
     def __init__(
         self, config: WorkloadConfig, layout: Layout, layer: int, device: torch.device, dtype: torch.dtype
@@ -87,12 +114,19 @@ class Block(nn.Module):
         def norm(name: str) -> RMSNorm:
             return RMSNorm(Site(f"layers.{layer}.{name}", layer), config.hidden, config.norm, device, dtype)
 
+        self.site = Site(f"layers.{layer}", layer)
+        self._recompute = config.recompute == "full"
         self.attention_norm = norm("attention_norm")
         self.attention = Attention(config, layout, layer)
         self.mlp_norm = norm("mlp_norm")
         self.mlp = FeedForward(config, layout, layer)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        if self._recompute:
+            return repeated(self._run, self.site, x, cos, sin)
+        return self._run(x, cos, sin)
+
+    def _run(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         x = x + self.attention(self.attention_norm(x), cos, sin)
         return x + self.mlp(self.mlp_norm(x))
 
@@ -102,6 +136,7 @@ class Decoder(nn.Module):
 
     cos: Tensor
     sin: Tensor
+    saved_term = "other"
 
     def __init__(
         self, config: WorkloadConfig, layout: Layout, device: torch.device, dtype: torch.dtype
@@ -112,6 +147,7 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(Block(config, layout, i, device, dtype) for i in range(config.layers))
         self.norm = RMSNorm(Site("norm"), config.hidden, config.norm, device, dtype)
         self.head = layout.replicated(Site("head"), Piece("head.weight", (config.vocab, config.hidden)))
+        self.cross_entropy = CrossEntropy()
         cos, sin = rotary_tables(config.seq_len, config.head_dim, device, compute_dtype(dtype))
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
@@ -125,8 +161,16 @@ class Decoder(nn.Module):
 
     def loss(self, tokens: Tensor) -> Tensor:
         """Mean cross-entropy of the next token, in fp32 or better; tokens are [S+1, B]."""
-        logits = self(tokens[:-1])
-        return F.cross_entropy(logits.flatten(0, 1).to(compute_dtype(logits.dtype)), tokens[1:].flatten())
+        return self.cross_entropy(self(tokens[:-1]), tokens[1:])
+
+
+class CrossEntropy(nn.Module):
+    """Mean over all tokens [S, B] of the logits [S, B, vocab], in fp32 or better."""
+
+    saved_term = "logits"
+
+    def forward(self, logits: Tensor, tokens: Tensor) -> Tensor:
+        return F.cross_entropy(logits.flatten(0, 1).to(compute_dtype(logits.dtype)), tokens.flatten())
 
 
 def weighted_modules(model: nn.Module) -> Iterator[tuple[str, Weighted]]:
@@ -180,6 +224,20 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotate the halves of each head, [S, B, a, d], in the precision of the tables."""
     first, second = x.to(cos.dtype).chunk(2, -1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), -1).to(x.dtype)
+
+
+def repeated(function: Callable[..., Tensor], site: Site, *inputs: Any) -> Tensor:
+    """`function(*inputs)`, of which only the inputs are kept: backward runs it once more when it needs the
+    rest (Chen et al. 2016, arXiv 1604.06174), under a `recompute` range."""
+    again = partial(annotate, "recompute", module=site.module, layer=site.layer)
+    # Nothing here is random, so no state of a generator is kept either.
+    return checkpoint(
+        function,
+        *inputs,
+        use_reentrant=False,
+        preserve_rng_state=False,
+        context_fn=lambda: (nullcontext(), again()),
+    )
 
 
 def attention_core(q: Tensor, k: Tensor, v: Tensor, site: Site) -> Tensor:

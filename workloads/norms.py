@@ -25,6 +25,8 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
 class RMSNorm(Weighted):
     """x [S, B, H] / sqrt(mean over H of x^2 + epsilon) * weight [H] (Zhang and Sennrich 2019, eq. 4)."""
 
+    saved_term = "norm"
+
     def __init__(self, site: Site, hidden: int, kind: str, device: torch.device, dtype: torch.dtype) -> None:
         super().__init__(site, [Piece(f"{site.module}.weight", (hidden,))], 1, device, dtype)
         self._function = {"eager": eager_rms_norm, "fused": fused_rms_norm}[kind]

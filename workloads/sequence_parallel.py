@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from workloads.communication import Communicator, Intent, Site
+from workloads.communication import Communicator, Intent, Site, activation_intent
 from workloads.layout import GradientReduction
 from workloads.linear import LocalLinear, Piece, Weighted, dgrad_gemm, forward_gemm, wgrad_gemm
 from workloads.norms import RMSNorm
@@ -99,7 +99,7 @@ class ColumnFunction(torch.autograd.Function):
         save: str,
         backward: Backward,
     ) -> Tensor:
-        full = communicator.run("all_gather", x, Intent(site, "activation", "forward"))  # (S, B, I)
+        full = communicator.run("all_gather", x, activation_intent(site))  # (S, B, I)
         ctx.save_for_backward(full if save == "full" else x, weight)
         ctx.about = (communicator, site)
         ctx.schedule = backward
@@ -120,7 +120,7 @@ class RowFunction(torch.autograd.Function):
         ctx.save_for_backward(x, weight)
         ctx.about = (communicator, site)
         y = forward_gemm(x, weight, site)  # this rank's term of (S, B, O)
-        return communicator.run("reduce_scatter", y, Intent(site, "activation", "forward"))
+        return communicator.run("reduce_scatter", y, activation_intent(site))
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
@@ -157,7 +157,7 @@ class LeaveFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, communicator: Communicator, site: Site) -> Tensor:
         ctx.communicator = communicator
-        return communicator.run("all_gather", x, Intent(site, "activation", "forward"))
+        return communicator.run("all_gather", x, activation_intent(site))
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
@@ -170,6 +170,8 @@ def _own_part(x: Tensor, communicator: Communicator) -> Tensor:
 
 
 class ColumnLinear(Weighted):
+    saved_term = "column-input"
+
     def __init__(self, *weighted: Any, communicator: Communicator, save: str, comm: str) -> None:
         super().__init__(*weighted)
         self._arguments = (communicator, self.site, save, BACKWARDS[save, comm])
@@ -179,6 +181,8 @@ class ColumnLinear(Weighted):
 
 
 class RowLinear(Weighted):
+    saved_term = "row-input"
+
     def __init__(self, *weighted: Any, communicator: Communicator) -> None:
         super().__init__(*weighted)
         self._communicator = communicator
@@ -245,7 +249,7 @@ class SequenceParallel:
         )
 
     def replicated(self, site: Site, piece: Piece) -> Weighted:
-        return LocalLinear(site, [piece], self.model_parts, self.device, self.dtype)
+        return LocalLinear(site, [piece], self.model_parts, self.device, self.dtype, saved_term="logits")
 
     def enter(self, x: Tensor, site: Site) -> Tensor:
         return EnterFunction.apply(x, self.communicator, site)

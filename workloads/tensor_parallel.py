@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from workloads.communication import Communicator, Intent, Site
+from workloads.communication import Communicator, Intent, Site, activation_intent
 from workloads.layout import GradientReduction, NothingToReduce
 from workloads.linear import LocalLinear, Piece, Weighted, dgrad_gemm, forward_gemm, wgrad_gemm
 
@@ -75,7 +75,7 @@ class RowFunction(torch.autograd.Function):
         ctx.save_for_backward(x, weight)
         ctx.site = site
         y = forward_gemm(x, weight, site)  # this rank's term of (S, B, O)
-        return communicator.run("all_reduce", y, Intent(site, "activation", "forward"))
+        return communicator.run("all_reduce", y, activation_intent(site))
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
@@ -86,6 +86,8 @@ class RowFunction(torch.autograd.Function):
 
 
 class ColumnLinear(Weighted):
+    saved_term = "column-input"
+
     def __init__(self, *weighted: Any, communicator: Communicator, backward: Backward) -> None:
         super().__init__(*weighted)
         self._communicator = communicator
@@ -96,6 +98,8 @@ class ColumnLinear(Weighted):
 
 
 class RowLinear(Weighted):
+    saved_term = "row-input"
+
     def __init__(self, *weighted: Any, communicator: Communicator) -> None:
         super().__init__(*weighted)
         self._communicator = communicator
@@ -141,7 +145,7 @@ class TensorParallel:
         )
 
     def replicated(self, site: Site, piece: Piece) -> Weighted:
-        return LocalLinear(site, [piece], self.model_parts, self.device, self.dtype)
+        return LocalLinear(site, [piece], self.model_parts, self.device, self.dtype, saved_term="logits")
 
     def enter(self, x: Tensor, site: Site) -> Tensor:
         return x

@@ -13,7 +13,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from workloads.communication import Communicator, Intent, Site, new_communicator
 from workloads.config import WorkloadConfig
 from workloads.data import batches
 from workloads.ddp import DataParallel
-from workloads.layout import Layout
+from workloads.layout import GradientReduction, Layout
 from workloads.model import Decoder
 from workloads.sequence_parallel import SequenceParallel
 from workloads.tensor_parallel import TensorParallel
@@ -39,13 +39,39 @@ TORCH_DTYPES = {"f64": torch.float64, "f32": torch.float32, "bf16": torch.bfloat
 
 @dataclass(frozen=True)
 class Workload:
-    """A model ready to train. `step` takes tokens [num_microbatches, S+1, B] and gives the mean loss."""
+    """A model with all it needs to train."""
 
     config: WorkloadConfig
     layout: Layout
     model: Decoder
     optimizer: torch.optim.Optimizer
-    step: Callable[[Tensor], Tensor]
+    reduction: GradientReduction
+
+    def step(self, tokens: Tensor) -> Tensor:
+        """One training step on tokens [num_microbatches, S+1, B]; gives the mean loss."""
+        self.optimizer.zero_grad(set_to_none=True)
+        losses = []
+        for i, microbatch in enumerate(tokens):
+            loss = self.forward(microbatch, len(tokens))
+            self.backward(loss, is_last=i == len(tokens) - 1)
+            losses.append(loss.detach())
+        self.update()
+        return torch.stack(losses).sum()
+
+    def forward(self, microbatch: Tensor, microbatches: int) -> Tensor:
+        """What tokens [S+1, B] add to the step's loss."""
+        return self.model.loss(microbatch) / microbatches
+
+    def backward(self, loss: Tensor, *, is_last: bool) -> None:
+        if is_last:
+            self.reduction.before_last_backward()
+        loss.backward()
+
+    def update(self) -> None:
+        """Complete the gradients, then move the weights."""
+        self.reduction.finish()
+        with annotate("optimizer"):
+            self.optimizer.step()
 
 
 def layout_for(config: WorkloadConfig, communicator: Communicator, device: torch.device) -> Layout:
@@ -62,33 +88,20 @@ def layout_for(config: WorkloadConfig, communicator: Communicator, device: torch
 
 
 def build(config: WorkloadConfig, communicator: Communicator, device: torch.device) -> Workload:
-    """Model, optimizer and step of this rank; `communicator` spans the ranks of the workload.
+    """Model and optimizer of this rank, ready to train; `communicator` spans the ranks of the workload."""
+    workload = assemble(config, communicator, device)
+    load_weights(workload.model, workload.layout, lambda piece: initial_weight(piece, config.seed))
+    return workload
 
-    Works under FakeTensorMode with the fake process group, too.
-    """
+
+def assemble(config: WorkloadConfig, communicator: Communicator, device: torch.device) -> Workload:
+    """The same with uninitialised weights. Works under FakeTensorMode with the fake process group, too."""
     config = config.canonical()
     layout = layout_for(config, communicator, device)
     model = Decoder(config, layout, device, TORCH_DTYPES[config.dtype])
-    load_weights(model, layout, lambda piece: initial_weight(piece, config.seed))
     # One kernel for all parameters: deterministic, and a few events in the trace instead of thousands.
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, fused=True)
-    reduction = layout.gradient_reduction(model)
-
-    def step(tokens: Tensor) -> Tensor:
-        optimizer.zero_grad(set_to_none=True)
-        losses = []
-        for i, microbatch in enumerate(tokens):
-            loss = model.loss(microbatch) / len(tokens)
-            if i == len(tokens) - 1:
-                reduction.before_last_backward()
-            loss.backward()
-            losses.append(loss.detach())
-        reduction.finish()
-        with annotate("optimizer"):
-            optimizer.step()
-        return torch.stack(losses).sum()
-
-    return Workload(config, layout, model, optimizer, step)
+    return Workload(config, layout, model, optimizer, layout.gradient_reduction(model))
 
 
 def choose_device(backend: str, local_rank: int) -> tuple[str, torch.device]:

@@ -1,0 +1,188 @@
+"""What one training step of a workload keeps, holds and sends on one rank, measured as it runs.
+
+The same code runs on real ranks and under FakeTensorMode with the fake process group (`fake_rank`), where
+a model of any size takes no memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from sp_profiler.record.live_bytes import LiveBytes, LiveStorage
+from sp_profiler.record.places import Places
+from sp_profiler.record.saved_tensors import SavedReport, SavedTensors, storages
+from sp_profiler.theory.communication import wire_bytes
+from workloads.communication import Call, Communicator
+from workloads.config import WorkloadConfig
+from workloads.train import Workload, assemble
+
+
+@dataclass(frozen=True)
+class HiddenTensor:
+    """A storage that lives at the end of forward although no operator saved it and nobody was given it.
+
+    `operator` made it, while the forward of `module` ran.
+    """
+
+    module: str | None
+    layer: int | None
+    operator: str
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class SavedMeasurement:
+    """One rank's step: one micro-batch's forward, all backwards, the optimizer. All in bytes."""
+
+    saved: SavedReport
+    """What one micro-batch keeps for backward."""
+    hidden: tuple[HiddenTensor, ...]
+    parameter_bytes: int
+    gradient_bytes: int
+    """Of the distinct storages behind `.grad` when the optimizer steps."""
+    optimizer_bytes: int
+    peak_bytes: int
+    """The most that tensors held at once in the step: with parameters, optimizer state and the batch."""
+    peak_operator: str | None
+    comm_bytes: Fraction
+    """What this rank sends in the step with ring algorithms; a fraction of a byte where T does not divide."""
+    calls: tuple[Call, ...]
+    """The step's collectives, in order."""
+    allocator_peak_bytes: int | None = None
+    """`torch.cuda.max_memory_allocated` in the step above what lay there before; None on the CPU."""
+
+    @property
+    def hidden_bytes(self) -> int:
+        return sum(tensor.bytes for tensor in self.hidden)
+
+    def to_json(self) -> dict[str, Any]:
+        """As run.json has it, for one rank."""
+        return {
+            **self.saved.to_json(),
+            "hidden_bytes": self.hidden_bytes,
+            "hidden": [{**asdict(tensor), "shape": list(tensor.shape)} for tensor in self.hidden],
+            "parameter_bytes": self.parameter_bytes,
+            "gradient_bytes": self.gradient_bytes,
+            "optimizer_bytes": self.optimizer_bytes,
+            "peak_bytes": self.peak_bytes,
+            "allocator_peak_bytes": self.allocator_peak_bytes,
+        }
+
+
+def measure_saved(
+    config: WorkloadConfig, communicator: Communicator, device: torch.device
+) -> SavedMeasurement:
+    """Builds the workload of `config`, measures one step of it and lets it go.
+
+    Every rank of `communicator` must call this at the same time; its record and its numbering stay as they
+    are. Weights and tokens are constants: sizes do not depend on them. The optimizer's state exists from
+    the start, as in every step but the first.
+    """
+    communicator = communicator.twin()
+    on_gpu = device.type == "cuda"
+    before = _reset_allocator(device) if on_gpu else 0
+    workload = assemble(config, communicator, device)
+    _prepare(workload)
+    shape = (config.num_microbatches, config.seq_len + 1, config.micro_batch)
+    tokens = torch.zeros(shape, dtype=torch.int64, device=device)
+    parameters = list(workload.model.parameters())
+    state = _optimizer_state(workload.optimizer)
+    places = Places(workload.model)
+    live = LiveBytes(lambda: places.current)
+    live.track([*parameters, *workload.model.buffers()], "parameter")
+    live.track([*state, tokens], "state")
+    with live:
+        saved, hidden = _measured_step(workload, tokens, places, live)
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    return SavedMeasurement(
+        saved=saved,
+        hidden=hidden,
+        parameter_bytes=_bytes(parameters),
+        gradient_bytes=_bytes(gradients),
+        optimizer_bytes=_bytes(state),
+        peak_bytes=live.peak_bytes,
+        peak_operator=live.peak_operator,
+        comm_bytes=sum(
+            (wire_bytes(c.op, c.bytes, communicator.size) for c in communicator.calls), Fraction(0)
+        ),
+        calls=tuple(communicator.calls),
+        allocator_peak_bytes=torch.cuda.max_memory_allocated(device) - before if on_gpu else None,
+    )
+
+
+@contextmanager
+def fake_rank(ranks: int, description: str = "tp") -> Iterator[Communicator]:
+    """Rank 0 of a world that does not exist: tensors have no data, collectives return at once.
+
+    For measuring any size on the device "cpu" in this process, which must not be in a process group.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
+    try:
+        with FakeTensorMode():
+            yield Communicator(description, range(ranks), 0, dist.group.WORLD)
+    finally:
+        dist.destroy_process_group()
+
+
+@torch.no_grad()
+def _prepare(workload: Workload) -> None:
+    """Weights that are numbers, and the state that the optimizer makes in its first step."""
+    for parameter in workload.model.parameters():
+        parameter.fill_(0.01)
+        parameter.grad = torch.zeros_like(parameter)
+    workload.optimizer.step()
+    workload.optimizer.zero_grad(set_to_none=True)
+
+
+def _measured_step(
+    workload: Workload, tokens: Tensor, places: Places, live: LiveBytes
+) -> tuple[SavedReport, tuple[HiddenTensor, ...]]:
+    """A step as `Workload.step` does it; saved and hidden are those of its first micro-batch."""
+    known = {storage.storage for storage in live.alive()}
+    with places, SavedTensors(workload.model, places=places) as saved:
+        loss = workload.forward(tokens[0], len(tokens))
+    known.update(saved.storages, storages([loss]))
+    hidden = tuple(
+        _hidden(storage) for storage in live.alive() if storage.bytes and storage.storage not in known
+    )
+    workload.backward(loss, is_last=len(tokens) == 1)
+    del loss
+    for i, microbatch in enumerate(tokens[1:], start=2):
+        workload.backward(workload.forward(microbatch, len(tokens)), is_last=i == len(tokens))
+    workload.update()
+    return saved.report(), hidden
+
+
+def _hidden(storage: LiveStorage) -> HiddenTensor:
+    return HiddenTensor(
+        storage.module, storage.layer, storage.operator, storage.shape, storage.dtype, storage.bytes
+    )
+
+
+def _optimizer_state(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    values = (value for state in optimizer.state.values() for value in state.values())
+    return [value for value in values if isinstance(value, Tensor)]
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(storages(tensors).values())
+
+
+def _reset_allocator(device: torch.device) -> int:
+    """What other tensors hold; from now on the allocator's peak is that of the measured step."""
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    return torch.cuda.memory_allocated(device)
