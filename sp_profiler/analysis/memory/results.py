@@ -183,6 +183,10 @@ class SavedTensors:
     hidden_bytes: int | None = None
     hidden: list[MemoryBlock] = field(default_factory=list)
     peak_bytes: int | None = None  # of live tensor storages during the step
+    allocator_peak_bytes: int | None = None  # what the CUDA allocator says of the same step
+    parameter_bytes: int | None = None
+    gradient_bytes: int | None = None
+    optimizer_bytes: int | None = None
 
 
 @dataclass(frozen=True)
