@@ -6,7 +6,7 @@ a model of any size takes no memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from fractions import Fraction
@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from sp_profiler.record.live_bytes import LiveBytes, LiveStorage
-from sp_profiler.record.places import Places
+from sp_profiler.record.places import Place, Places
 from sp_profiler.record.saved_tensors import SavedReport, SavedTensors, storages
 from sp_profiler.theory.communication import wire_bytes
 from workloads.communication import Call, Communicator
@@ -80,9 +80,15 @@ class SavedMeasurement:
 
 
 def measure_saved(
-    config: WorkloadConfig, communicator: Communicator, device: torch.device
+    config: WorkloadConfig,
+    communicator: Communicator,
+    device: torch.device,
+    *,
+    follow: Callable[[Callable[[], Place]], LiveBytes] = LiveBytes,
 ) -> SavedMeasurement:
     """Builds the workload of `config`, measures one step of it and lets it go.
+
+    `follow` makes what follows the step's storages, for who wants to see more of the step.
 
     Every rank of `communicator` must call this at the same time; its record and its numbering stay as they
     are. Weights and tokens are constants: sizes do not depend on them. The optimizer's state exists from
@@ -98,7 +104,7 @@ def measure_saved(
     parameters = list(workload.model.parameters())
     state = _optimizer_state(workload.optimizer)
     places = Places(workload.model)
-    live = LiveBytes(lambda: places.current)
+    live = follow(lambda: places.current)
     live.track([*parameters, *workload.model.buffers()], "parameter")
     live.track([*state, tokens], "state")
     with live:
