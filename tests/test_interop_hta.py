@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import subprocess
 import sys
 from dataclasses import replace
@@ -106,7 +105,9 @@ def test_differences_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     def answer(request: dict, **_: object) -> dict:
         kinds = dict.fromkeys(request["names"], "COMPUTATION")
-        return {"tool": "t", "ranks": {"0": {"compute_ns": next(answers)}}, "kinds": kinds}
+        besides = [{"name": "triton", "category": "cpu_op", "kind": "COMPUTATION", "count": 1, "ns": 300_000}]
+        ranks = {"0": {"compute_ns": next(answers)}}
+        return {"tool": "t", "ranks": ranks, "kinds": kinds, "besides": besides}
 
     monkeypatch.setattr(hta, "ask", answer)
     compared = hta.compare(report, looked)
@@ -114,10 +115,39 @@ def test_differences_add_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert (one.ours, one.hta_exact, one.hta) == (241_000, 200_500, 100_000)
     assert (one.launch_unseen, one.classification) == (-40_500, 0)
     assert (one.dropped_step, one.rounding) == (-100_250, -250)
-    # the stub takes the all-reduce for computation
+    # the stub takes the all-reduce for computation, and an operator for a kernel
     assert [(m.ours, m.hta, m.count, m.ns) for m in compared.misclassified] == [
-        ("communication", "computation", 2, 200_000)
+        ("(cpu_op)", "computation", 1, 300_000),
+        ("communication", "computation", 2, 200_000),
     ]
+
+
+def test_of_one_step_hta_drops_nothing(tmp_path: Path) -> None:
+    """It drops what was launched behind the last step, and what has no launch, where there are several."""
+    writer = TraceWriter(rank=0, world_size=2)
+    writer.step(0, 1000, 900)
+    writer.kernel("gemm", 1100, 100, launch=1010, correlation=1)
+    writer.kernel("gemm", 2100, 200, launch=2010, correlation=2)
+    writer.kernel("gemm", 3100, 400, correlation=999_999)
+    one = Path(writer.write(tmp_path / "rank0.json"))
+    assert analysed(one, "trace")[1].kept_by_hta[0]["compute_ns"] == 700_000
+    writer.step(1, 1901, 50)
+    two = Path(writer.write(tmp_path / "rank0.json"))
+    assert analysed(two, "trace")[1].kept_by_hta[0]["compute_ns"] == 100_000
+
+
+def test_figures_of_a_cpu_run_are_refused_with_the_reason() -> None:
+    with pytest.raises(hta.HtaError, match="CPU run"):
+        hta.compare(make_report(device="cpu"), hta.Looked({}, {}))
+
+
+def test_a_failure_without_words_names_its_place() -> None:
+    code = "from sp_profiler.interop import hta_worker as w\n"
+    code += "def f():\n    assert False\ntry:\n    f()\nexcept AssertionError as e:\n    print(w._place(e))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, timeout=60, capture_output=True, text=True
+    )
+    assert done.stdout.strip() == "in f (<string>, line 3)"
 
 
 # --- with HTA --------------------------------------------------------------------------------------
@@ -166,9 +196,12 @@ def test_misclassified_kernels_are_named(tmp_path: Path) -> None:
 @pytest.mark.shared
 def test_critical_path_and_exact_agreement_on_a_real_trace() -> None:
     path = SHARED / "corpus" / "dlrm_v100_8ranks"
-    report, looked = analysed(sorted(path.glob("worker0*.gz"))[0], "trace")
-    compared = hta.compare(report, looked)
-    assert all(one.classification == pytest.approx(0, abs=1e-3) for one in compared.differences)
+    compared = hta.compare(*analysed(path, "trace"))
+    assert {one.rank for one in compared.differences} == set(range(8))
+    for one in compared.differences:
+        assert one.launch_unseen == 0
+        assert one.classification == pytest.approx(0, abs=1e-3)
+    report, _ = analysed(sorted(path.glob("worker0*.gz"))[0], "trace")
     found = hta.with_critical_path(replace(report, window=replace(report.window, steps=[])))
     assert found.critical_path is not None or any("failed" in e.text for e in found.data_quality)
     found = hta.with_critical_path(analysed(sorted(path.glob("worker0*.gz"))[0])[0])
@@ -179,11 +212,36 @@ def test_critical_path_and_exact_agreement_on_a_real_trace() -> None:
 @pytest.mark.hta
 @needs_hta
 @pytest.mark.shared
+@pytest.mark.parametrize(
+    "name", ["alltoall_a100_rank0_of_16", "resnet_ddp_mi300x_rank0_of_8", "resnet_v100_memory"]
+)
+def test_real_traces_agree_to_the_nanosecond(name: str) -> None:
+    """HTA computes in µs as floats, of which a ratio has four digits."""
+    compared = hta.compare(*analysed(SHARED / "corpus" / name, "trace"))
+    assert compared.misclassified == []
+    for one in compared.differences:
+        if one.classification is None:
+            assert one.hta is None
+        else:
+            slack = 1e-4 if one.figure == "overlap_ratio" else 1
+            assert one.classification == pytest.approx(0, abs=slack), one.figure
+
+
+@pytest.mark.hta
+@needs_hta
+@pytest.mark.shared
+def test_operators_that_hta_takes_for_kernels_are_named() -> None:
+    compared = hta.compare(*analysed(SHARED / "corpus" / "compiled_triton", "trace"))
+    assert len(compared.misclassified) == 4
+    assert {(one.ours, one.hta) for one in compared.misclassified} == {("(cpu_op)", "computation")}
+
+
+@pytest.mark.hta
+@needs_hta
+@pytest.mark.shared
 def test_a_failure_of_hta_is_a_reason() -> None:
-    path = SHARED / "corpus" / "resnet_ddp_mi300x_rank0_of_8"
-    report, looked = analysed(path)
-    with contextlib.suppress(hta.HtaError):  # fails with pandas 3; another pandas may succeed
-        assert hta.compare(report, looked).differences
-    filled = hta.with_critical_path(report)
-    reasons = [entry for entry in filled.data_quality if entry.code == "critical-path-failed"]
-    assert (filled.critical_path is None) == (len(reasons) == 1)
+    """HTA's critical path asserts that all devices but its own stream 7 are known."""
+    filled = hta.with_critical_path(analysed(SHARED / "corpus" / "toy_mi250")[0])
+    assert filled.critical_path is None
+    (entry,) = [entry for entry in filled.data_quality if entry.code == "critical-path-failed"]
+    assert "failed: AssertionError: in " in entry.text

@@ -35,9 +35,10 @@ _COLUMNS: dict[str, Literal["left", "right"]] = {
     "= HTA,\ndefault": "right",
 }
 _EXPLAINED = (
-    "Ours and the four differences add up to HTA's default. Launch not seen: HTA drops kernels whose launch "
-    "is not in the trace, or comes after the last step. Classification: kernels taken for something else, "
-    "listed below. Dropped step: HTA leaves the last step out by default. Rounding: HTA rounds to whole µs."
+    "Ours and the four differences add up to HTA's default. Launch not seen: where there are several steps "
+    "HTA drops kernels whose launch is not in the trace, or comes after the last one. Classification: what "
+    "HTA takes for something else, listed below. Dropped step: HTA leaves the last step out by default. "
+    "Rounding: HTA rounds to whole µs."
 )
 
 
@@ -99,8 +100,8 @@ def _print(name: str, compared: Comparison) -> None:
     if not compared.misclassified:
         console.print(Text("Both take every kernel for the same."))
         return
-    kernels = Table(title=Text("Kernels that HTA takes for something else"))
-    for column in ("ours", "HTA", "count", "ms", "kernel"):
+    kernels = Table(title=Text("Taken for something else by HTA; (…): no device activity for us"))
+    for column in ("ours", "HTA", "count", "ms", "name"):
         kernels.add_column(column, overflow="fold")
     for one in compared.misclassified[:_ROWS]:
         kernels.add_row(

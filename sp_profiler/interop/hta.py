@@ -118,8 +118,9 @@ class Difference:
 
     `hta` is HTA as it is by default, `hta_exact` HTA without rounding and with the last step, the fair
     comparison: between the two lie `rounding` and `dropped_step`. Between ours and the exact one lie
-    `launch_unseen` (HTA drops kernels whose launch is not in the trace or behind the last step) and
-    `classification` (kernels taken for something else). Ours + the four differences = hta.
+    `launch_unseen` (where the traces hold several steps HTA drops kernels whose launch is not in the trace or
+    behind the last step) and `classification` (what `Comparison.misclassified` lists). Ours + the four
+    differences = hta.
     """
 
     rank: int
@@ -135,7 +136,10 @@ class Difference:
 
 @dataclass(frozen=True)
 class Misclassified:
-    """A kernel that HTA takes for something else than we do."""
+    """Events that HTA takes for something else than we do.
+
+    `ours`: the kind, or the category in parentheses of what is no device activity for us: `(cpu_op)`.
+    """
 
     name: str
     ours: str
@@ -156,6 +160,8 @@ FIGURES = ("overlap_ratio", "compute_ns", "idle_ns", "other_busy_ns", "span_ns")
 
 def compare(report: Report, looked: Looked) -> Comparison:
     """HTA's figures beside those of a report made with the window rule "trace". Raises HtaError."""
+    if report.run.device_type == "cpu":
+        raise HtaError("a CPU run holds no device activity, of which HTA's figures are made")
     if len({rank.file for rank in report.ranks}) > 1 and any(rank.rank is None for rank in report.ranks):
         raise HtaError("not every file tells its rank, by which HTA tells them apart")
     files = {str(rank.rank or 0): os.path.abspath(rank.file) for rank in report.ranks}
@@ -181,7 +187,8 @@ def compare(report: Report, looked: Looked) -> Comparison:
                     rounding=_minus(theirs[2], theirs[1]),
                 )
             )
-    return Comparison(exact["tool"], differences, _misclassified(looked.kernels, exact["kinds"]))
+    wrong = _misclassified(looked.kernels, exact["kinds"]) + _besides(exact["besides"])
+    return Comparison(exact["tool"], differences, sorted(wrong, key=lambda one: (-one.ns, one.name)))
 
 
 def _ours(report: Report, rank: int) -> dict[str, float | None]:
@@ -210,14 +217,21 @@ def _minus(one: float | None, other: float | None) -> float | None:
 def _misclassified(
     kernels: Mapping[str, tuple[str, int, int]], theirs: Mapping[str, str]
 ) -> list[Misclassified]:
-    """Most time first. What HTA calls OTHER it leaves out of every figure."""
+    """Activities of ours. What HTA calls OTHER counts for it as busy, and in nothing else."""
     same = {"communication": "COMMUNICATION", "computation": "COMPUTATION", "memory": "MEMORY"}
-    found = [
+    return [
         Misclassified(name, kind, theirs[name].lower(), ns, count)
         for name, (kind, ns, count) in kernels.items()
         if name in theirs and theirs[name] != same.get(kind)
     ]
-    return sorted(found, key=lambda one: (-one.ns, one.name))
+
+
+def _besides(theirs: Sequence[Mapping[str, Any]]) -> list[Misclassified]:
+    """What only HTA takes for device activities."""
+    return [
+        Misclassified(one["name"], f"({one['category']})", one["kind"].lower(), one["ns"], one["count"])
+        for one in theirs
+    ]
 
 
 @dataclass(frozen=True)
@@ -225,7 +239,8 @@ class Looked:
     """Our side of the comparison, from the traces themselves.
 
     `kernels`: each activity name with our kind, its total ns and its count. `kept_by_hta`: by rank, our
-    figures of what HTA keeps: kernels whose launch is in the trace and not behind the last profiled step.
+    figures of what HTA keeps: where the traces together hold several profiled steps, kernels whose launch
+    is in the trace and not behind the last one.
     """
 
     kernels: dict[str, tuple[str, int, int]]
@@ -237,12 +252,14 @@ def look(traces: Sequence[Trace]) -> Looked:
     from sp_profiler.classify import classify
 
     kernels: dict[str, tuple[str, int, int]] = {}
-    kept_by_hta: dict[int, dict[str, float | None]] = {}
+    numbers: set[int] = set()
+    by_rank: dict[int, tuple[Trace, Classified]] = {}
     for trace in traces:
-        classified = classify(trace)
-        _add_kernels(kernels, trace, classified.activities)
-        kept_by_hta[trace.rank or 0] = _kept_by_hta(classified)
-    return Looked(kernels, kept_by_hta)
+        classified = by_rank[trace.rank or 0] = (trace, classify(trace))
+        _add_kernels(kernels, trace, classified[1].activities)
+        numbers.update(step.number for step in classified[1].steps)
+    kept = {rank: _kept_by_hta(*one, drops=len(numbers) > 1) for rank, one in by_rank.items()}
+    return Looked(kernels, kept)
 
 
 def _add_kernels(kernels: dict[str, tuple[str, int, int]], trace: Trace, activities: Activities) -> None:
@@ -259,11 +276,17 @@ def _add_kernels(kernels: dict[str, tuple[str, int, int]], trace: Trace, activit
         kernels[name] = (Kind(one).name.lower(), old_ns + ns, old_count + number)
 
 
-def _kept_by_hta(classified: Classified) -> dict[str, float | None]:
+def _kept_by_hta(trace: Trace, classified: Classified, *, drops: bool) -> dict[str, float | None]:
+    """Our figures of the activities that HTA keeps; it keeps all where `drops` is false.
+
+    HTA finds a launch by its correlation, and takes "no correlation" for one that every host event has.
+    """
     activities = classified.activities
-    last = max((step.end_ns for step in classified.steps), default=np.iinfo(np.int64).max)
-    kept = (activities.launch_ns != NONE) & (activities.launch_ns <= last)
-    kept = kept if kept.any() else np.ones(len(activities), np.bool_)
+    kept = np.ones(len(activities), np.bool_)
+    if drops:
+        last = max((step.end_ns for step in classified.steps), default=NONE)
+        launched = (activities.launch_ns != NONE) & (activities.launch_ns <= last)
+        kept = launched | (trace.events.correlation[activities.event] == NONE)
     sums = dict.fromkeys(("comm", "overlapped", "compute", "busy", "span"), 0)
     for device in np.unique(activities.device[kept]).tolist():
         rows = np.flatnonzero(kept & (activities.device == device))

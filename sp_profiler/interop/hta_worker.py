@@ -12,7 +12,10 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import math
+import os
 import sys
+import traceback
+from collections.abc import Callable
 from typing import Any
 
 LONGEST = 10
@@ -39,7 +42,7 @@ def tool() -> str:
 
 
 def _figures(analysis: Any, request: dict[str, Any]) -> dict[str, Any]:
-    """Overlap and time breakdown per rank, and what HTA takes each kernel name for."""
+    """Overlap and time breakdown per rank, what HTA takes each kernel name for, and what else it counts."""
     from hta.utils.utils import get_kernel_type  # pyright: ignore[reportMissingImports]
 
     ranks: dict[str, dict[str, float | None]] = {str(rank): {} for rank in request["files"]}
@@ -53,7 +56,36 @@ def _figures(analysis: Any, request: dict[str, Any]) -> dict[str, Any]:
             ("span_ns", "kernel_time(us)"),
         ):
             ranks[str(int(row["rank"]))][ours] = _finite(row[theirs], 1000.0)
-    return {"ranks": ranks, "kinds": {name: get_kernel_type(name) for name in request.get("names", [])}}
+    return {
+        "ranks": ranks,
+        "kinds": {name: get_kernel_type(name) for name in request["names"]},
+        "besides": _besides(analysis, get_kernel_type) if request["names"] else [],
+    }
+
+
+def _besides(analysis: Any, kind_of: Callable[[str], str]) -> list[dict[str, Any]]:
+    """Events that HTA takes for device activities and we do not.
+
+    HTA asks for an argument `stream` only, which operators of Triton kernels and synchronisation records
+    have too.
+    """
+    from sp_profiler.trace.schema import category_of, is_sync_name
+    from sp_profiler.trace.tables import DEVICE_CATEGORIES
+
+    text = analysis.t.symbol_table.get_sym_table()
+    found: dict[tuple[str, str], list[float]] = {}
+    for rank in analysis.t.get_ranks():
+        events = analysis.t.get_trace(rank)
+        counted = events[events["stream"].ne(-1)]
+        for category, name, us in zip(counted["cat"], counted["name"], counted["dur"], strict=True):
+            if category_of(text[category]) not in DEVICE_CATEGORIES or is_sync_name(text[name]):
+                part = found.setdefault((text[name], text[category]), [0, 0.0])
+                part[0] += 1
+                part[1] += us
+    return [
+        {"name": name, "category": category, "kind": kind_of(name), "count": count, "ns": round(us * 1000)}
+        for (name, category), (count, us) in sorted(found.items())
+    ]
 
 
 def _critical_path(analysis: Any, request: dict[str, Any]) -> dict[str, Any]:
@@ -90,6 +122,15 @@ def _finite(value: Any, factor: float) -> float | None:
     return float(value) * factor if math.isfinite(value) else None
 
 
+def _place(error: Exception) -> str:
+    """Where a failure without words happened: `in add_edge (critical_path_analysis.py, line 1019)`."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames:
+        return "nobody knows where"
+    last = frames[-1]
+    return f"in {last.name} ({os.path.basename(last.filename)}, line {last.lineno})"
+
+
 def main(request_path: str, answer_path: str) -> None:
     """Write the answer, or {"error": sentence} when HTA fails."""
     with open(request_path) as file:
@@ -97,7 +138,7 @@ def main(request_path: str, answer_path: str) -> None:
     try:
         result = answer(request)
     except Exception as error:  # noqa: BLE001  whatever a foreign tool raises is its answer
-        text = (str(error).strip().splitlines() or [""])[0]
+        text = (str(error).strip().splitlines() or [_place(error)])[0]
         result = {"error": f"{type(error).__name__}: {text}", "tool": tool()}
     with open(answer_path, "w") as file:
         json.dump(result, file)
