@@ -108,6 +108,15 @@ class OutOfMemory:
     largest_unused_bytes: int | None  # the largest piece of those: smaller than `asked` means fragmentation
     by_frame: dict[str, int] = field(default_factory=dict)  # live bytes by first user frame, largest first
     by_category: dict[str, int] = field(default_factory=dict)
+    # fragmentation | full | limit | unknown: unused pieces would do if they lay together; there is not enough
+    # in any case; the device had enough, but this process may not have it; sizes are missing
+    reason: str = "unknown"
+    asked_by: str | None = None  # the first user frame of the request
+    stack: list[str] = field(default_factory=list)  # of the request, outermost first
+    awaiting_free_bytes: int | None = None  # freed by the program, still used on another stream
+    largest_usable_bytes: int | None = None  # the largest unused piece that this request may have at all
+    expandable_segments: bool | None = None  # whether the allocator could join pieces; None: not told
+    largest_blocks: list[MemoryBlock] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -196,9 +205,9 @@ class Opportunity:
     kind: str  # gathered-input | attention-core | block-activations | norm-input ...
     bytes: int  # over all layers, of one rank
     layers: int
-    freed_bytes: int  # what would be freed: e.g. all but the local shard
+    freed_bytes: int  # what would be freed: e.g. all but the local shard; of a foreign run at least that
     how: str  # the knob: --save shard, --recompute selective, ...
-    added_comm_bytes: int  # wire bytes per step that one rank sends more
+    added_comm_bytes: int | None  # wire bytes per step that one rank sends more; None: not known
     added_comm_ns: (
         int | None
     )  # what that takes, from this run's own collectives of that size; None: not known
