@@ -84,18 +84,24 @@ def read_report(text: str | bytes, where: str = "report.json") -> Report:
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema (Draft 2020-12) of a report, from the classes.
+    """The JSON Schema (Draft 2020-12) of a report, from the classes."""
+    description = "Times are integer ns, sizes bytes. null: could not look; data_quality says why."
+    return schema_of(Report, SCHEMA, SCHEMA_VERSION, "Report of sp-profiler", description)
+
+
+def schema_of(root: type, name: str, version: int, title: str, description: str) -> dict[str, Any]:
+    """The JSON Schema of a dataclass and those it holds.
 
     Every field is required; more fields are allowed, because fields are added freely.
     """
     definitions: dict[str, Any] = {}
-    root = _object(Report, definitions)
+    described = _object(root, definitions)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "$id": f"urn:{SCHEMA.replace('/', ':')}:{SCHEMA_VERSION}",
-        "title": "Report of sp-profiler",
-        "description": "Times are integer ns, sizes bytes. null: could not look; data_quality says why.",
-        **root,
+        "$id": f"urn:{name.replace('/', ':')}:{version}",
+        "title": title,
+        "description": description,
+        **described,
         "$defs": dict(sorted(definitions.items())),
     }
 
