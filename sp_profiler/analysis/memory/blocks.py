@@ -21,6 +21,9 @@ BEFORE = -1
 NO_OPERATOR = "(no operator)"
 NO_MODULE = "(no module)"
 BEFORE_RECORDING = "(before the recording)"
+FREED_UNSEEN = "(freed unseen)"
+UNEXPLAINED = "(not explained)"
+NO_LAYER = "none"
 
 _CODE = {name: code for code, name in enumerate(CATEGORIES)}
 PARAMETER = _CODE["parameter-optimizer"]
@@ -82,6 +85,7 @@ class Blocks:
     freed_by: Int32
     freed_phase: Int8
     crosses_border: Bool
+    freed_unseen: Bool  # its address was allocated again: its free is missing, and totals still count it
     names: Sequence[str]
     stack_of: Callable[[int], list[str]] = field(default=lambda row: [], compare=False)
 
@@ -105,11 +109,20 @@ class Blocks:
         return {CATEGORIES[code]: total for code, total in _summed(self.category[rows], self.bytes[rows])}
 
     def sums_by_layer(self, rows: Int64) -> dict[str, int]:
-        """Bytes of these rows by layer, in order; what belongs to none comes last under "none"."""
+        """Bytes of these rows by layer, in order; what belongs to none comes last (NO_LAYER)."""
         found = dict(_summed(self.layer[rows], self.bytes[rows]))
         outside = found.pop(NONE, None)
         known = {str(layer): total for layer, total in found.items()}
-        return known if outside is None else {**known, "none": outside}
+        return known if outside is None else {**known, NO_LAYER: outside}
+
+    def sums_by_layer_and_category(self, rows: Int64) -> dict[str, dict[str, int]]:
+        """Bytes of these rows by layer as in `sums_by_layer`, and within each by category."""
+        layers = self.sums_by_layer(rows)
+        number = self.layer[rows]
+        return {
+            name: self.sums_by_category(rows[number == (NONE if name == NO_LAYER else int(name))])
+            for name in layers
+        }
 
     def largest(self, rows: Int64, count: int) -> Int64:
         """At most `count` of these rows, largest first, the older of equal ones first."""
