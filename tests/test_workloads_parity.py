@@ -35,6 +35,7 @@ def name_of(case: Case) -> str:
         c.norm,
         c.dtype,
         c.num_microbatches,
+        None if c.recompute == "none" else c.recompute,
         case.sabotage,
     )
     return "-".join(str(part) for part in parts if part is not None)
@@ -82,6 +83,14 @@ def test_async_and_sync_are_bitwise_equal(case: Case) -> None:
 def test_saving_a_shard_or_all_is_bitwise_equal(case: Case) -> None:
     full = Case(dataclasses.replace(case.config, save="full"))
     assert outcome_of(case).digest == outcome_of(full).digest
+
+
+@pytest.mark.parametrize("case", [c for c in ALL if c.config.recompute != "none"], ids=name_of)
+def test_running_forward_again_or_keeping_it_is_bitwise_equal(case: Case) -> None:
+    kept = Case(dataclasses.replace(case.config, recompute="none"))
+    if kept not in whole_cases(case.config.ranks):
+        pytest.skip("not run without recompute at this size")
+    assert outcome_of(case).digest == outcome_of(kept).digest
 
 
 @pytest.mark.parametrize("case", delayed_cases(), ids=name_of)

@@ -43,12 +43,15 @@ FUSED = {
     ("sp", "shard", "async"): "qkv:AG o:RS gate_up:AG down:RS | "
     "down:AG gate_up:AG*/dgrad gate_up:RS*/wgrad o:AG qkv:AG*/dgrad qkv:RS*/wgrad",
 }
+# Beside them with full recompute: the collectives of forward once more.
+REPEATED_IN_RF = {"tp": (4, 4), "sp": (4, 7)}
 LETTERS = {"all_reduce": "AR", "all_gather": "AG", "reduce_scatter": "RS"}
 
 
 def name_of(case: Case) -> str:
     c = case.config
-    parts = (c.ranks, c.mode, c.comm, c.save, c.projections, c.norm, c.dtype, c.num_microbatches)
+    recompute = None if c.recompute == "none" else c.recompute
+    parts = (c.ranks, c.mode, c.comm, c.save, c.projections, c.norm, c.dtype, c.num_microbatches, recompute)
     return "-".join(str(part) for part in parts if part is not None)
 
 
@@ -71,6 +74,7 @@ def step_schedule(config: WorkloadConfig) -> list[Expected]:
         projections=config.projections,
         layers=config.layers,
         activation_bytes=config.activation_bytes,
+        recompute=config.recompute,
     )
     step = [*schedule.forward, *schedule.backward] * config.num_microbatches
     if config.mode == "sp":
@@ -127,9 +131,11 @@ def test_calls_name_their_group_and_are_numbered(case: Case) -> None:
 @pytest.mark.parametrize("case", [c for c in SPLIT if c.config.num_microbatches == 1], ids=name_of)
 def test_bytes_on_the_wire_per_block(case: Case) -> None:
     config = case.config
-    fused, separate = WIRE_IN_RF[config.mode, config.save]
-    r = Fraction(config.ranks - 1, config.ranks)
-    want = (fused if config.projections == "fused" else separate) * r * config.activation_bytes
+    form = ("fused", "separate").index(config.projections)
+    factor = WIRE_IN_RF[config.mode, config.save][form]
+    if config.recompute == "full":
+        factor += REPEATED_IN_RF[config.mode][form]
+    want = factor * Fraction(config.ranks - 1, config.ranks) * config.activation_bytes
     for layer in range(config.layers):
         calls = [call for call in outcome_of(case).calls[0] if call.layer == layer]
         assert sum(wire_bytes(call.op, call.bytes, config.ranks) for call in calls) == want
@@ -146,7 +152,10 @@ def test_fused_block_in_words(case: Case) -> None:
     forward = written([call for call in calls if call.phase == "forward"])
     backward = written([call for call in calls if call.phase == "backward"])
     assert config.comm is not None
-    assert f"{forward} | {backward}" == FUSED[config.mode, config.save, config.comm]
+    want = FUSED[config.mode, config.save, config.comm]
+    if config.recompute == "full":
+        want = want.replace(" | ", f" | {forward} ")
+    assert f"{forward} | {backward}" == want
 
 
 def test_only_the_named_collectives_are_asynchronous() -> None:
@@ -202,6 +211,35 @@ def test_sp_recompute_sends_a_quarter_or_a_third_more() -> None:
     }
     assert sizes["fused", "shard"] / sizes["fused", "full"] == Fraction(5, 4)
     assert sizes["separate", "shard"] / sizes["separate", "full"] == Fraction(19, 14)
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize(("mode", "save"), list(WIRE_IN_RF))
+def test_closed_forms_of_what_recompute_sends(ranks: int, mode: str, save: str | None) -> None:
+    """Full: the forward's bytes again; selective: the attention core holds no collective."""
+    r = Fraction(ranks - 1, ranks)
+    for projections, factor in zip(("fused", "separate"), REPEATED_IN_RF[mode], strict=True):
+
+        def sent(recompute: str, projections: str = projections) -> Fraction:
+            schedule = block_schedule(
+                mode,
+                comm="async",
+                save=save,
+                projections=projections,
+                activation_bytes=4096,
+                recompute=recompute,
+            )
+            return schedule.wire_bytes(ranks)
+
+        assert sent("selective") == sent("none")
+        assert sent("full") - sent("none") == factor * r * 4096
+
+
+def test_an_unknown_recompute_has_no_schedule() -> None:
+    with pytest.raises(ValueError, match="some"):
+        block_schedule(
+            "tp", comm="sync", save=None, projections="fused", activation_bytes=1, recompute="some"
+        )
 
 
 def test_unknown_mode_has_no_schedule() -> None:

@@ -26,7 +26,7 @@ from workloads_reference import DenseRun, Weights, dense_run
 
 from workloads import sequence_parallel
 from workloads.communication import Call, Communicator, Intent, Pending, Transport
-from workloads.config import COMMS, NORMS, PROJECTIONS, SAVES, WorkloadConfig
+from workloads.config import COMMS, NORMS, PROJECTIONS, RECOMPUTES, SAVES, WorkloadConfig
 from workloads.data import batches
 from workloads.linear import Piece
 from workloads.model import weighted_modules
@@ -330,6 +330,29 @@ def whole_cases(world: int) -> list[Case]:
     ]
     form = plain if world == 2 else fused
     accumulating = [Case(config_of(world, dtype="f64", num_microbatches=2, **s, **form)) for s in SCHEDULES]
+    return [*cases, *accumulating, *recomputing_cases(world)]
+
+
+def recomputing_cases(world: int) -> list[Case]:
+    """At two ranks and f64 both kinds of recompute with every schedule, projection and norm."""
+    kinds = [kind for kind in RECOMPUTES if kind != "none"]
+    forms = [{"projections": p, "norm": n} for p in PROJECTIONS for n in NORMS]
+    plain, fused = forms[0], forms[-1]
+    if world == 2:
+        chosen = [("f64", form, kind) for form in forms for kind in kinds]
+        chosen += [("bf16", plain, "full"), ("f32", fused, "selective")]
+    else:
+        chosen = [("f64", fused, "full")]
+    cases = [
+        Case(config_of(world, dtype=dtype, recompute=kind, **schedule, **form))
+        for dtype, form, kind in chosen
+        for schedule in SCHEDULES
+    ]
+    accumulating = [
+        Case(config_of(world, dtype="f64", num_microbatches=2, recompute="full", **s, **plain))
+        for s in SCHEDULES
+        if world == 2
+    ]
     return cases + accumulating
 
 
@@ -352,8 +375,12 @@ def broken_cases() -> list[Case]:
 
 
 def delayed_cases() -> list[Case]:
-    """The same deliveries without a mistake."""
-    return [Case(config_of(2, dtype="f64", **schedule), delayed=True) for schedule in BROKEN["no wait"]]
+    """The same deliveries without a mistake, also with blocks run again."""
+    return [
+        Case(config_of(2, dtype="f64", recompute=recompute, **schedule), delayed=True)
+        for recompute in ("none", "full")
+        for schedule in BROKEN["no wait"]
+    ]
 
 
 @cache

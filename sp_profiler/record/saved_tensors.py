@@ -146,7 +146,8 @@ class SavedTensors:
         return self._report
 
     def _pack(self, tensor: Tensor) -> _Kept:
-        kept = _Kept(tensor)
+        # An operator that saves its own result would be kept alive by it, were it not detached.
+        kept = _Kept(tensor.detach() if tensor.grad_fn is not None else tensor)
         number = _next_number() - 1  # the node was made just before it saves
         operator = _operator_of(sys._getframe(1))
         dtype = str(tensor.dtype).removeprefix("torch.")

@@ -7,12 +7,23 @@ Korthikanti et al. 2022 (arXiv 2205.05198, section 4.2.2: operators g and g bar)
 F below is one full-sequence activation, e*S*B*H bytes for elements of e bytes; T the ranks of the
 group. Collectives are those of one LLaMA-like block: column linears q, k, v, gate and up (or qkv and
 gate_up when fused), row linears o and down.
+
+Activation recompute (Korthikanti et al., section 5): full runs a block's forward once more in backward,
+collectives included, just before the block's backward; selective repeats the attention core, in which
+there are none. With r = (T-1)/T a rank sends per block, beside what it sends without recompute:
+
+============== ===================== =====================
+full recompute fused projections     separate projections
+============== ===================== =====================
+tp             4rF                   4rF
+sp             4rF                   7rF
+============== ===================== =====================
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import chain
 
@@ -72,15 +83,26 @@ def sum_wire_bytes(collectives: Iterable[Expected], ranks: int) -> Fraction:
     return sum((wire_bytes(c.op, c.bytes, ranks) for c in collectives), Fraction(0))
 
 
+RECOMPUTES = ("none", "selective", "full")
+
+
 def block_schedule(
-    mode: str, *, comm: str | None, save: str | None, projections: str, activation_bytes: int
+    mode: str,
+    *,
+    comm: str | None,
+    save: str | None,
+    projections: str,
+    activation_bytes: int,
+    recompute: str = "none",
 ) -> Schedule:
     """The collectives of one block, forward and backward, one micro-batch.
 
     `mode` ddp, tp or sp; `comm` sync or async (tp, sp); `save` full or shard (sp); `projections`
-    separate or fused; `activation_bytes` is F. ddp has none in the block: see `gradient_bytes`.
-    Raises ValueError for another mode.
+    separate or fused; `activation_bytes` is F; `recompute` none, selective or full. ddp has none in the
+    block: see `gradient_bytes`. Raises ValueError for another mode or recompute.
     """
+    if recompute not in RECOMPUTES:
+        raise ValueError(f"no schedule for recompute '{recompute}'")
     if mode == "ddp":
         return Schedule((), ())
     if mode not in ("tp", "sp"):
@@ -90,7 +112,8 @@ def block_schedule(
     for columns, row in groups:
         forward += chain.from_iterable(_column_forward(mode, name, activation_bytes) for name in columns)
         forward.append(_row_forward(mode, row, activation_bytes))
-    backward: list[Expected] = []
+    # A collective is as synchronous the second time as it was the first.
+    backward = [replace(c, phase="backward") for c in forward] if recompute == "full" else []
     for columns, row in reversed(groups):
         backward += _row_backward(mode, row, activation_bytes)
         for name in reversed(columns):
@@ -143,11 +166,23 @@ def exit_schedule(mode: str, *, activation_bytes: int) -> Schedule:
 
 
 def model_schedule(
-    mode: str, *, comm: str | None, save: str | None, projections: str, layers: int, activation_bytes: int
+    mode: str,
+    *,
+    comm: str | None,
+    save: str | None,
+    projections: str,
+    layers: int,
+    activation_bytes: int,
+    recompute: str = "none",
 ) -> Schedule:
     """Forward and backward of the whole model for one micro-batch, without the sums of gradients."""
     block = block_schedule(
-        mode, comm=comm, save=save, projections=projections, activation_bytes=activation_bytes
+        mode,
+        comm=comm,
+        save=save,
+        projections=projections,
+        activation_bytes=activation_bytes,
+        recompute=recompute,
     )
     entry = entry_schedule(mode, activation_bytes=activation_bytes)
     leave = exit_schedule(mode, activation_bytes=activation_bytes)
