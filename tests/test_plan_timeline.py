@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from sp_profiler.plan.events import Compute, Event, Launch, Wait
-from sp_profiler.plan.step import execute
-from sp_profiler.plan.timeline import StepTimes, simulate
+from sp_profiler.planning.events import Compute, Event, Launch, Wait
+from sp_profiler.planning.step import execute
+from sp_profiler.planning.timeline import StepTimes, simulate
 from sp_profiler.theory.machine import Machine
 from sp_profiler.theory.memory import Shape
 from sp_profiler.theory.time import step_times

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from sp_profiler.plan.events import Compute, Event, Launch, Wait
+from sp_profiler.planning.events import Compute, Event, Launch, Wait
 from sp_profiler.theory.machine import Machine
 from sp_profiler.theory.time import collective_seconds, gemm_seconds
 

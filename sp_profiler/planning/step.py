@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sp_profiler.errors import UsageError
-from sp_profiler.plan.events import Compute, Event, Launch, Segment, Wait
+from sp_profiler.planning.events import Compute, Event, Launch, Segment, Wait
 from sp_profiler.record.annotate import Range, parse_range
 from sp_profiler.record.live_bytes import LiveBytes
 from sp_profiler.record.places import Place
