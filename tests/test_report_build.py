@@ -89,6 +89,7 @@ def test_entries_are_told_once() -> None:
         ("of-file", "rank0", 1),  # by the run and by the rank: once
         ("of-file", "rank1", 1),
         ("not-analysed-memory", None, 1),  # of every rank, once about the run
+        ("memory-not-recorded", None, 1),
         ("not-analysed-critical-path", None, 1),
     ]
 

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar
 from sp_profiler import __version__
 from sp_profiler.analysis.across import AcrossRanks
 from sp_profiler.analysis.changed import changer
+from sp_profiler.analysis.memory.results import MemoryFigures
 from sp_profiler.analysis.results import (
     CollectiveFigures,
     ContentionFigures,
@@ -21,6 +22,8 @@ from sp_profiler.analysis.totals import total, total_coverage
 from sp_profiler.ledger import Ledger, LedgerEntry
 from sp_profiler.report.findings import EndsDisagree, Facts, findings
 from sp_profiler.report.format import counted, rank_list
+from sp_profiler.report.memory import NOT_RECORDED, of_run
+from sp_profiler.report.memory_sentences import sentences as memory_sentences
 from sp_profiler.report.model import Coverage, Report, Run, Timeline, Tool, Window
 from sp_profiler.report.sentences import Basis, sentences
 from sp_profiler.trace.tables import Metadata
@@ -50,8 +53,12 @@ def build(
     contention: list[ContentionFigures] | None = None,
     rule: Literal["step", "trace"],
     timeline: Timeline | None,
+    memory: Sequence[MemoryFigures] = (),
 ) -> Report:
-    """Assemble the report of a run. `facts` and `across.results` go together, one per trace, by rank."""
+    """Assemble the report of a run. `facts` and `across.results` go together, one per trace, by rank.
+
+    `memory`: the figures of all devices of all ranks, empty where no trace holds memory events.
+    """
     results = across.results
     ranks = [rank for result in results for rank in result.ranks]
     steps = [step for result in results for step in result.steps]
@@ -71,6 +78,8 @@ def build(
     measured = [c for c in collectives if c.overlapped_ns or c.exposed_ns]  # inside the windows
     windows = len(steps) or 1
     workload = run.workload
+    gemms = merge_gemms(gemm for result in results for gemm in result.gemms)
+    kept = of_run(memory, run_json, collectives, gemms, windows, is_cpu=is_cpu)
     return Report(
         tool=Tool("sp-profiler", __version__),
         environment=_environment(run_json, facts),
@@ -84,20 +93,23 @@ def build(
             replace(group, **vars(across.groups[group.group])) if group.group in across.groups else group
             for group in merge_groups(group for result in results for group in result.groups)
         ],
-        gemms=merge_gemms(gemm for result in results for gemm in result.gemms),
+        gemms=gemms,
         coverage=coverage,
-        summary=sentences(
-            Basis(
-                totals,
-                ranks,
-                measured,
-                len(numbers) if used == "step" else 0,
-                windows,
-                is_cpu,
-                across.skew_wait_ns,
-                across.stragglers or (),
-            )
-        ),
+        summary=[
+            *sentences(
+                Basis(
+                    totals,
+                    ranks,
+                    measured,
+                    len(numbers) if used == "step" else 0,
+                    windows,
+                    is_cpu,
+                    across.skew_wait_ns,
+                    across.stragglers or (),
+                )
+            ),
+            *(memory_sentences(kept.memory) if kept.memory is not None else ()),
+        ],
         findings=findings(
             Facts(
                 totals,
@@ -112,14 +124,23 @@ def build(
                 contention=contention,
                 stragglers=across.stragglers,
                 ends_disagree=_ends_disagree(across),
+                memory=kept.memory,
             )
         ),
-        data_quality=_ledger(run_ledger, results, [*across.ledger, *_said_unknown(totals)], run, is_cpu),
+        data_quality=_ledger(
+            run_ledger,
+            results,
+            [*across.ledger, *_said_unknown(totals), *kept.ledger],
+            run,
+            is_cpu,
+            kept.memory is not None,
+        ),
         contention=contention,
         clocks=across.clocks,
         unmatched=across.unmatched,
         stragglers=across.stragglers,
         timeline=timeline,
+        memory=kept.memory,
     )
 
 
@@ -286,6 +307,7 @@ def _ledger(
     across: Sequence[LedgerEntry],
     run: Run,
     is_cpu: bool,
+    has_memory: bool,
 ) -> list[LedgerEntry]:
     """All entries, each once: a rank's ledger may repeat what its file's already told."""
     ledger = Ledger()
@@ -302,6 +324,8 @@ def _ledger(
             "totals stand for the ranks that are here."
         )
         ledger.add("ranks-missing", "note", text, count=len(run.ranks_missing))
+    if not has_memory and "no-memory-events" not in codes:
+        ledger.add("memory-not-recorded", "note", NOT_RECORDED)
     if is_cpu:
         ledger.add("cpu-run", "note", _CPU_NOTE)
     ledger.add("not-analysed-critical-path", "note", "critical_path is null: ask for it with --critical-path")

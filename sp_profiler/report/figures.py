@@ -7,14 +7,13 @@ Times are shown in ms, means per step where the report has steps.
 from __future__ import annotations
 
 import html
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
 
 from sp_profiler.analysis.results import CollectiveFigures, RankFigures, Segment
-from sp_profiler.report.format import duration, percent, short_group, visible
+from sp_profiler.report.format import by_number, duration, percent, short_group, visible
 from sp_profiler.report.model import Report, Timeline, by_step, windows_of
 from sp_profiler.report.palette import KIND, ROLE, TIME, Look, marker, theme_patch
 from sp_profiler.report.sentences import op_name
@@ -190,12 +189,7 @@ def lane_order(segments: Sequence[Segment]) -> list[str]:
     for segment in segments:
         kind = order.get(segment.kind, 2)
         place[segment.lane] = min(place.get(segment.lane, kind), kind)
-    return sorted(place, key=lambda lane: (place[lane], _by_number(lane)))
-
-
-def _by_number(text: str) -> list[tuple[int, str]]:
-    """A sort key that puts `stream 7` before `stream 20`."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
+    return sorted(place, key=lambda lane: (place[lane], by_number(lane)))
 
 
 def add_lanes(

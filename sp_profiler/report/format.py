@@ -141,6 +141,11 @@ def _begin(part: str, end: int) -> str | None:
     return begin if (last or begin) == str(end) else None
 
 
+def by_number(text: str) -> list[tuple[int, str]]:
+    """A sort key that puts `stream 7` before `stream 20`."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", text)]
+
+
 def visible(text: object) -> str:
     """Text from a trace with everything that acts on a screen written out: `\\x1b`, `\\u202e`, `\\n`.
 

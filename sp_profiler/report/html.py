@@ -9,12 +9,13 @@ from typing import Any
 from urllib.parse import quote
 
 from sp_profiler.ledger import LedgerEntry
-from sp_profiler.report import figures, view
+from sp_profiler.report import figures, memory_compare, view
 from sp_profiler.report.answers import family_answer
 from sp_profiler.report.backward import common_layer, layer_backward
 from sp_profiler.report.compare_table import compare_table, ordered, run_label
 from sp_profiler.report.format import counted, rank_list
 from sp_profiler.report.json import to_plain
+from sp_profiler.report.memory_html import memory_comparison, memory_part
 from sp_profiler.report.model import Report
 from sp_profiler.report.page import render_page
 from sp_profiler.report.page_parts import QUIET, ZOOMABLE, for_page, plot
@@ -32,13 +33,13 @@ def render(report: Report) -> str:
     if report.timeline is not None:
         plots["timeline"] = plot(figures.timeline(report.timeline), ZOOMABLE)
     tables = [part for table in view.tables(report) for part in _by_grouping(table)]
-    kept = replace(report, collectives=[], timeline=None)  # the tables and the plot hold those
+    memory = memory_part(report.memory)
+    drawn = ("collectives", "timeline", "memory")  # the tables and the plots hold those
+    kept = replace(report, collectives=[], timeline=None, memory=None)
     data = {
-        "report": {
-            key: value for key, value in to_plain(kept).items() if key not in ("collectives", "timeline")
-        },
-        "plots": plots,
-        "tables": [for_page(table) for table in tables],
+        "report": {key: value for key, value in to_plain(kept).items() if key not in drawn},
+        "plots": plots | memory.plots,
+        "tables": [for_page(table) for table in (*tables, *memory.tables)],
     }
     return render_page(
         "report.html.j2",
@@ -52,6 +53,7 @@ def render(report: Report) -> str:
         per=view.per_text(report),
         tables=tables,
         plots=plots,
+        memory=memory,
         caption=figures.caption(report.timeline) if report.timeline else "",
         quality=_quality(report),
         settings=_settings(report),
@@ -90,12 +92,17 @@ def render_comparison(
                 "caption": "; ".join(["one layer's backward on one time scale", *told]),
             }
         )
+    memory = memory_comparison(reports)
     return render_page(
         "comparison.html.j2",
-        {"plots": plots, "tables": []},
+        {"plots": plots | memory.plots, "tables": [for_page(table) for table in memory.tables]},
         title=title,
         table=compare_table(reports),
-        answers=[text for family in _families(reports).values() for text in family_answer(family)],
+        answers=[
+            *(text for family in _families(reports).values() for text in family_answer(family)),
+            *memory_compare.answers(reports),
+        ],
+        memory=memory,
         runs=list(
             zip(reports, [run_label(r) for r in reports], [link_of[id(r)] for r in reports], strict=True)
         ),

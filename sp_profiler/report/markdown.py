@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sp_profiler.ledger import LedgerEntry
-from sp_profiler.report import quality, view
+from sp_profiler.report import memory_compare, memory_view, quality, view
 from sp_profiler.report.compare_table import compare_table
 from sp_profiler.report.format import cell_text, counted, duration, visible
+from sp_profiler.report.memory import NOT_RECORDED
 from sp_profiler.report.model import Report
 from sp_profiler.report.view import Table, per_text
 from sp_profiler.report.view_ranks import Listing
@@ -41,6 +42,7 @@ def render(report: Report) -> str:
         _figures(report),
         _findings(report),
         *(_view_table(table) for table in view.tables(report)),
+        _memory(report),
         _left_out(report),
         ledger(report.data_quality),
         _environment(report),
@@ -54,7 +56,14 @@ def render_comparison(reports: Sequence[Report], title: str) -> str:
     table = compare_table(reports)
     header = ["Run", *(f"{column.label} ({column.unit})" for column in table.columns)]
     rows = [[name, *cells] for name, cells in table.rows]
-    return f"# {escape(title)}\n\n{_table(header, rows, numeric=range(1, len(header)))}\n\n{table.note}\n"
+    parts = [
+        f"# {escape(title)}",
+        _table(header, rows, numeric=range(1, len(header))),
+        table.note,
+        *(escape(sentence) for sentence in memory_compare.answers(reports)),
+        *(listing(one) for one in memory_compare.listings(reports)),
+    ]
+    return "\n\n".join(parts) + "\n"
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[object]], numeric: Iterable[int] = ()) -> str:
@@ -101,6 +110,12 @@ def _plain(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(_plain(part) for part in value)
     return escape(value)
+
+
+def _memory(report: Report) -> str:
+    if report.memory is None:
+        return f"## Memory\n\n{escape(NOT_RECORDED)}."
+    return "\n\n".join(listing(one) for one in memory_view.listings(report.memory))
 
 
 def listing(one: Listing) -> str:

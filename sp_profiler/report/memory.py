@@ -6,20 +6,24 @@ The same for the report of a run (`of_run`) and for snapshots (`assemble` alone)
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sp_profiler import __version__
+from sp_profiler.analysis.memory.closed_form import shape_of, terms_of
+from sp_profiler.analysis.memory.opportunities import Run, opportunities
 from sp_profiler.analysis.memory.results import Memory, MemoryFigures, Opportunity, SavedTensors
+from sp_profiler.analysis.results import CollectiveFigures, GemmFigures
 from sp_profiler.ledger import LedgerEntry
 from sp_profiler.report.json import to_plain
+from sp_profiler.report.memory_saved import saved_tensors
 
 NOT_RECORDED = (
     "Memory was not recorded: there are no [memory] events. Record them with profile_memory=True "
     "(sp_profiler.capture and sp-profile run do), or give sp-profile memory a CUDA memory snapshot"
 )
-"""How to get a memory section; the ledger entry `memory-not-recorded` and every format say it."""
+"""How to get a memory section: every format says it."""
 
 
 def assemble(
@@ -102,3 +106,35 @@ def memory_json(memory: Memory | None, name: str, *, ledger: Sequence[LedgerEntr
         "data_quality": to_plain(list(ledger)),
     }
     return json.dumps(document, allow_nan=False, indent=1) + "\n"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """The memory section of a run's report, and what its ledger says about it."""
+
+    memory: Memory | None
+    ledger: list[LedgerEntry]
+
+
+def of_run(
+    figures: Sequence[MemoryFigures],
+    run_json: Mapping[str, Any] | None,
+    collectives: Sequence[CollectiveFigures],
+    gemms: Sequence[GemmFigures],
+    windows: int,
+    *,
+    is_cpu: bool,
+) -> Kept:
+    """All ranks' figures with the saved tensors of run.json, their closed form, and the opportunities.
+
+    `windows`: number of (rank, device, step).
+    """
+    told = (run_json or {}).get("workload")
+    workload = told if isinstance(told, dict) else None
+    shape = shape_of(workload)
+    theory = None if shape is None or workload is None else terms_of(shape, workload["layers"])
+    saved, entries = saved_tensors(run_json, theory)
+    if not figures and not saved:
+        return Kept(None, entries)
+    found, notes = opportunities(Run(figures, saved, workload, collectives, gemms, windows, is_cpu))
+    return Kept(assemble(figures, saved=saved, opportunities=found), [*entries, *notes])

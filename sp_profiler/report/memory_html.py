@@ -2,41 +2,103 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import plotly.graph_objects as go
 
 from sp_profiler import __version__
 from sp_profiler.analysis.memory.results import Memory
 from sp_profiler.ledger import LedgerEntry
-from sp_profiler.report import memory_view, quality, view
-from sp_profiler.report.memory import NOT_RECORDED
+from sp_profiler.report import memory_compare, memory_figures, memory_sentences, memory_view, quality, view
+from sp_profiler.report.compare_table import ordered, run_label
+from sp_profiler.report.format import visible
+from sp_profiler.report.memory import NOT_RECORDED, leading
 from sp_profiler.report.memory_sentences import sentences
+from sp_profiler.report.model import Report
 from sp_profiler.report.page import render_page
-from sp_profiler.report.page_parts import for_page
+from sp_profiler.report.page_parts import QUIET, ZOOMABLE, for_page, plot
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A panel with a plot: its title, what is drawn, and the class that says how wide it is."""
+
+    title: str
+    text: str
+    width: str = ""
 
 
 @dataclass(frozen=True)
 class MemoryPart:
-    """What a page shows of memory: plots by their id, their captions, and tables."""
+    """What a page shows of memory: plots by their id, the panels they stand in, and tables."""
 
     told: str  # why there is none; empty where there is
     plots: dict[str, Any] = field(default_factory=dict)
-    captions: dict[str, tuple[str, str]] = field(default_factory=dict)  # title and what is drawn
+    panels: dict[str, Shown] = field(default_factory=dict)
     tables: list[view.Table] = field(default_factory=list)
 
 
-def part(memory: Memory | None) -> MemoryPart:
+def memory_part(memory: Memory | None) -> MemoryPart:
     """The memory section of a page."""
     if memory is None:
         return MemoryPart(f"{NOT_RECORDED}.")
+    plots: dict[str, Any] = {}
+    panels: dict[str, Shown] = {}
+    for name, figure, panel, config in _figures(memory):
+        if figure is not None:
+            plots[name], panels[name] = plot(figure, config), panel
     tables = [view.listing_table(one) for one in memory_view.listings(memory)]
-    return MemoryPart("", tables=tables)
+    return MemoryPart("", plots, panels, tables)
+
+
+def _figures(memory: Memory) -> Iterator[tuple[str, go.Figure | None, Shown, dict[str, Any]]]:
+    """Plots by id, in the order of the page; None where there is nothing to draw."""
+    several = memory_sentences.several_devices(memory)
+    top, most = leading(memory), memory_sentences.keeps_most(memory)
+    if top is not None:
+        where = memory_sentences.device_name(top, several)
+        text = f"{where}; by category; bands: phases; drag to zoom, double-click to reset"
+        curve = memory_figures.live_bytes(top)
+        yield "memory-curve", curve, Shown("Live memory over time", text, "wide"), ZOOMABLE
+    peaks = Shown("What the peak is made of", "by category, rank by rank")
+    yield "memory-peak", memory_figures.peak_composition(memory), peaks, QUIET
+    if most is not None:
+        where = memory_sentences.device_name(most, several)
+        border = memory_sentences.top_border(most)
+        step = "" if border is None or border.step is None else f", step {border.step}"
+        kept = Shown("Kept for backward, by layer", f"{where}{step}; freed in backward")
+        yield "memory-border", memory_figures.border_by_layer(most), kept, QUIET
+    saved = memory_view.most_saved(memory)
+    if saved is not None:
+        rank = "" if saved.rank is None else f"rank {saved.rank}; "
+        beside = Shown("Saved tensors beside theory", f"{rank}by hooks, each storage once")
+        yield "memory-saved", memory_figures.saved_beside_theory(saved), beside, QUIET
+    if most is not None:
+        drawn = len(memory_figures.drawn_blocks(most))
+        where = memory_sentences.device_name(most, several)
+        text = f"{where}; from birth to free, the {drawn} largest of a step"
+        lives = Shown("Lifetimes of the largest blocks", text, "wide")
+        yield "memory-lifetimes", memory_figures.lifetimes(most), lives, ZOOMABLE
+
+
+def memory_comparison(reports: Sequence[Report]) -> MemoryPart:
+    """What several runs keep for backward, side by side; nothing where none has a memory section."""
+    tables = [view.listing_table(one) for one in memory_compare.listings(reports)]
+    known = [(run_label(r), b) for r in ordered(reports) if (b := memory_compare.border_of(r)) is not None]
+    if len(known) < 2:
+        return MemoryPart("", tables=tables)
+    figure = memory_figures.kept_by_run([visible(name) for name, _ in known], [b for _, b in known])
+    panel = Shown(
+        "What stays alive from forward to backward", "by category, of the rank that keeps most", "wide"
+    )
+    return MemoryPart("", {"memory-runs": plot(figure, QUIET)}, {"memory-runs": panel}, tables)
 
 
 def render_html(memory: Memory | None, name: str, *, ledger: Sequence[LedgerEntry] = ()) -> str:
     """The memory of a run or of snapshots as a page of its own. Works offline."""
-    shown = part(memory)
+    shown = memory_part(memory)
     return render_page(
         "memory.html.j2",
         {"plots": shown.plots, "tables": [for_page(table) for table in shown.tables]},

@@ -1,4 +1,4 @@
-"""Memory as Markdown: the section alone (`sp-profile memory`), and its part in a run's report."""
+"""Memory as Markdown: the section alone, as `sp-profile memory` writes it."""
 
 from __future__ import annotations
 
@@ -23,10 +23,3 @@ def render_markdown(memory: Memory | None, name: str, *, ledger: Sequence[Ledger
         f"_sp-profiler {__version__}; exact bytes are in the JSON output._",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def section(memory: Memory | None) -> str:
-    """The memory section of a run's report."""
-    if memory is None:
-        return f"## Memory\n\n{markdown.escape(NOT_RECORDED)}."
-    return "\n\n".join(markdown.listing(one) for one in memory_view.listings(memory))

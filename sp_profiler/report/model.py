@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from sp_profiler.analysis.memory.results import Memory
 from sp_profiler.analysis.results import (
     Clock,
     CollectiveFigures,
@@ -112,7 +113,7 @@ class Report:
     clocks: list[Clock] | None = None  # None: one rank alone
     unmatched: list[Unmatched] | None = None
     stragglers: list[Straggler] | None = None
-    memory: dict[str, Any] | None = None
+    memory: Memory | None = None
     critical_path: CriticalPath | None = None
     schema: Literal["sp-profile/report"] = SCHEMA
     schema_version: Literal[1] = field(default=SCHEMA_VERSION)

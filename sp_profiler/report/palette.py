@@ -43,6 +43,24 @@ KIND = {
     "memory": Look("copy or memset", "#8B5E3C", "-"),
 }
 
+MEMORY = {
+    "parameter-optimizer": Look("parameters and optimizer state", "#8A94A3"),
+    "before-window": Look("allocated before the recording", "#B9C0CA", "-"),
+    "gradient": Look("gradients", "#8C6BB1", "|"),
+    "activation": Look("activations", "#0072B2"),
+    "communication": Look("communication buffers", "#E69F00", "\\"),
+    "temporary": Look("temporaries", "#56B4E9", "."),
+    "unknown": Look("unknown", "#CC79A7", "x"),
+}
+"""Categories of memory from the ground up: what stays first, what comes and goes above it."""
+
+PHASE_TINTS = {
+    "forward": "rgba(0,114,178,0.07)",
+    "backward": "rgba(213,94,0,0.08)",
+    "optimizer": "rgba(140,107,177,0.12)",
+}
+"""Bands behind a curve, visible in both themes."""
+
 THEMES: dict[str, dict[str, Any]] = {
     "light": {
         "ink": "#1f2733",
@@ -68,6 +86,11 @@ def marker(look: Look) -> dict[str, Any]:
         "solidity": 0.22,
     }
     return {"color": look.color, "line": line, "pattern": pattern}
+
+
+def fill_pattern(look: Look) -> dict[str, Any]:
+    """The plotly fill pattern of an area, as `marker` has it for a bar."""
+    return marker(look).get("pattern", {"shape": ""})
 
 
 def theme_patch(theme: str, axes: list[str]) -> dict[str, Any]:

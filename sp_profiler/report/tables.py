@@ -12,6 +12,10 @@
 | `clocks`      | host                                                                         |
 | `stragglers`  | rank that the others waited for                                              |
 | `unmatched`   | collective that some of its ranks lack                                       |
+| `memory_peaks`| rank and device: the peak, what crosses the border, what was there           |
+| `memory_borders` | rank, device, forward -> backward border, `by` and `key`: what is kept, long |
+| `memory_blocks` | block of memory of one device: the largest                                 |
+| `saved_tensors` | rank, term and layer (null: all layers): by hooks, beside the closed form  |
 | `exposed`     | rank, device, step (null: all), `by` and `key`: every exposed_by_* map, long |
 | `left_out`    | rank, device, reason and kind                                                |
 | `data_quality`| ledger entry                                                                 |
@@ -32,6 +36,7 @@ import polars as pl
 
 from sp_profiler.analysis.results import Figures
 from sp_profiler.errors import UsageError
+from sp_profiler.report import memory_tables
 from sp_profiler.report.format import visible
 from sp_profiler.report.json import to_plain
 from sp_profiler.report.model import Report
@@ -47,6 +52,10 @@ TABLES = (
     "clocks",
     "stragglers",
     "unmatched",
+    "memory_peaks",
+    "memory_borders",
+    "memory_blocks",
+    "saved_tensors",
     "exposed",
     "left_out",
     "data_quality",
@@ -91,6 +100,8 @@ def _rows(report: Report, table: str) -> Iterator[Row]:
         for group in report.groups:
             for entry in group.bandwidth or ():
                 yield {"group": group.group} | to_plain(entry)
+    elif table in memory_tables.COLUMNS:
+        yield from memory_tables.rows(report.memory, table)
     elif table == "left_out":
         for figures in report.ranks:
             for entry in figures.left_out:
@@ -148,6 +159,8 @@ def _columns_without_rows(table: str) -> list[str]:
     }
     if table == "exposed":
         return ["rank", "device", "step", "by", "key", "ns"]
+    if table in memory_tables.COLUMNS:
+        return memory_tables.COLUMNS[table]
     if table == "bandwidth":
         return ["group", *(f.name for f in fields(Bandwidth))]
     if table == "left_out":
@@ -218,7 +231,7 @@ def _series(name: str, values: list[Any]) -> pl.Series:
 
 def _kind_by_name(name: str) -> Any:
     """The type of a column without any value, so that files of two runs can be concatenated."""
-    if name.endswith(("_ns", "_bytes")) or name in (
+    if name.endswith(("_ns", "_bytes", "_count", "_step")) or name in (
         "rank",
         "device",
         "step",
@@ -227,11 +240,16 @@ def _kind_by_name(name: str) -> Any:
         "count",
         "seq",
         "layer",
+        "events",
+        "tensors",
+        "totals_checked",
+        "totals_disagree",
     ):
         return pl.Int64
     if name.endswith(("_ratio", "_gbps")) or name in ("hidden_of_hideable", "tflops"):
         return pl.Float64
-    return pl.Boolean if name.startswith("is_") or name == "transfer_is_bound" else pl.String
+    is_flag = name.startswith("is_") or name in ("transfer_is_bound", "crosses_border")
+    return pl.Boolean if is_flag else pl.String
 
 
 def _storable(value: Any) -> str:

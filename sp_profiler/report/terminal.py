@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sp_profiler.ledger import LedgerEntry
-from sp_profiler.report import quality
+from sp_profiler.report import memory_terminal, quality
 from sp_profiler.report.compare_table import compare_table
 from sp_profiler.report.format import UNKNOWN, cell_text, counted, duration, milliseconds, percent, visible
 from sp_profiler.report.model import Report, by_step, windows_of
@@ -53,6 +53,7 @@ def print_report(report: Report, console: Console | None = None) -> None:
         if table is not None:
             _gap(out)
             _print(out, table)
+    memory_terminal.print_in_report(report.memory, out)
     _findings(out, report)
     _left_out(out, report)
     print_ledger(out, report.data_quality)
@@ -66,6 +67,7 @@ def print_comparison(reports: Sequence[Report], console: Console | None = None) 
     rows = [[name, *cells] for name, cells in compared.rows]
     _print(out, _fitted(out, None, ["run", *heads], rows, [heads[1], heads[5], heads[2], heads[8], heads[3]]))
     print_line(out, compared.note, "dim")
+    memory_terminal.print_comparison(reports, out)
     if reports and all(report.run.device_type == "cpu" for report in reports):
         print_line(out, "CPU runs: read them for structure (what runs under what), not for speed.", "dim")
 
@@ -236,7 +238,7 @@ def print_listing(out: Console, one: Listing) -> None:
 
 def _listing(one: Listing, out: Console) -> Table:
     """A table of ranks beside each other, or of memory. Of columns that do not fit the last go first."""
-    heads = [f"{label.lower()}\n{unit}".strip() or "bound" for label, _, unit in one.columns]
+    heads = [f"{_small(label)}\n{unit}".strip() or "bound" for label, _, unit in one.columns]
     rows = [
         [_short(cell_text(kind, value)) for (_, kind, _), value in zip(one.columns, row, strict=True)]
         for row in one.rows[:_ROWS]
@@ -251,6 +253,11 @@ def _listing(one: Listing, out: Console) -> Table:
     if len(one.rows) > _ROWS:
         table.caption = f"the first {_ROWS} of {len(one.rows)}"
     return table
+
+
+def _small(label: str) -> str:
+    """A label as terminals show it, names as they are: `Rank` -> `rank`, `TP sync`."""
+    return label.lower() if label[1:] == label[1:].lower() else label
 
 
 def _short(text: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from sp_profiler.analysis.memory.results import Memory
 from sp_profiler.analysis.results import CollectiveFigures, ContentionFigures, Figures, Straggler
 from sp_profiler.report.format import duration
 from sp_profiler.report.model import Finding
@@ -44,6 +45,7 @@ class Facts:
     contention: Sequence[ContentionFigures] | None = None
     stragglers: Sequence[Straggler] | None = None
     ends_disagree: EndsDisagree | None = None
+    memory: Memory | None = None
 
     @property
     def between_ranks(self) -> list[CollectiveFigures]:

@@ -198,7 +198,8 @@
     for (const [name, indices] of places) {
       const marker = traces[indices[0]].marker;
       const shapes = { "/": "slash", "\\": "backslash", x: "cross", "-": "across", "|": "upright", "+": "plus", ".": "dots" };
-      const swatch = make("i", { className: marker.pattern ? `swatch ${shapes[marker.pattern.shape]}` : "swatch" });
+      const pattern = marker.pattern || traces[indices[0]].fillpattern;
+      const swatch = make("i", { className: pattern && pattern.shape ? `swatch ${shapes[pattern.shape]}` : "swatch" });
       swatch.style.backgroundColor = marker.color;
       const button = make("button", { type: "button" });
       button.append(swatch, name);

@@ -1,0 +1,206 @@
+"""Memory joined with overlap: what could be freed, what it would send, and whether that could be hidden.
+
+For each kind of buffer that stays alive from forward to backward. A run of our own workloads is compared
+with the closed form of the same workload under another option; of any other run the blocks tell: the
+gathered inputs, stored attention scores, and whole layers, as far as the trace names them.
+
+All figures are of one rank and one step. Times are made of this run's own collectives and GEMMs, and not told
+of CPU runs, where overlap does not shorten the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sp_profiler.analysis.memory.closed_form import shape_of, terms_of, whole
+from sp_profiler.analysis.memory.from_blocks import from_blocks
+from sp_profiler.analysis.memory.results import MemoryFigures, Opportunity, SavedTensors
+from sp_profiler.analysis.memory.takes import Measured, Takes
+from sp_profiler.analysis.results import CollectiveFigures, GemmFigures
+from sp_profiler.ledger import LedgerEntry
+from sp_profiler.theory.communication import Expected, block_schedule, model_schedule, sum_wire_bytes
+from sp_profiler.theory.memory import Shape
+
+_NO_TIMES = LedgerEntry(
+    "opportunity-times-not-on-cpu",
+    "note",
+    "what memory opportunities would cost in time is null: this is a CPU run, where overlap does not "
+    "shorten the step",
+)
+
+
+_FLAGS = {"gathered-input": "--save shard --comm async", "block-activations": "--recompute full"}
+"""Options of our workloads, where run.json names one that did not measure its saved tensors."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What opportunities are looked for in. `windows` is the number of (rank, device, step)."""
+
+    figures: Sequence[MemoryFigures]
+    saved: Sequence[SavedTensors]
+    workload: Mapping[str, Any] | None
+    collectives: Sequence[CollectiveFigures]
+    gemms: Sequence[GemmFigures]
+    windows: int
+    is_cpu: bool
+
+
+def opportunities(run: Run) -> tuple[list[Opportunity], list[LedgerEntry]]:
+    """Every kind of buffer whose giving up would free anything, most first; why times are unknown."""
+    shape = shape_of(run.workload)
+    measured = Measured(run.collectives, run.gemms, run.windows, run.is_cpu)
+    if shape is not None and run.saved:
+        found = [one for look in _LOOKS if (one := look(_Known(run, shape, measured))) is not None]
+    else:
+        found = from_blocks(run.figures, run.collectives, run.gemms, measured)
+        found = [replace(one, how=_FLAGS.get(one.kind, one.how)) if shape else one for one in found]
+    found = [one for one in found if one.freed_bytes > 0]
+    found.sort(key=lambda one: -one.freed_bytes)
+    return found, [_NO_TIMES] if run.is_cpu and any(one.added_comm_bytes for one in found) else []
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A run of a shipped workload: its shape, and what was measured."""
+
+    run: Run
+    shape: Shape
+    measured: Measured
+
+    @property
+    def layers(self) -> int:
+        return int((self.run.workload or {})["layers"])
+
+    @property
+    def comm(self) -> str | None:
+        return (self.run.workload or {}).get("comm")
+
+    def kept(self, *terms: str) -> int:
+        """Measured bytes of these terms, of the rank that saves most; no term: of all blocks."""
+        most = max(self.run.saved, key=lambda one: one.saved_bytes)
+        if terms:
+            return sum(one.bytes for one in most.terms if one.layer is None and one.term in terms)
+        return sum(one.bytes for one in most.terms if one.layer is not None)
+
+    def freed(self, **options: str) -> int:
+        """What the closed form says that other options would free."""
+        other = replace(self.shape, **options)
+        return whole(terms_of(self.shape, self.layers)) - whole(terms_of(other, self.layers))
+
+    def schedule_bytes(self, mode: str, save: str | None, comm: str | None) -> int:
+        """Bytes that one rank sends in a step for one layer's worth of collectives times all layers."""
+        schedule = model_schedule(
+            mode,
+            comm=comm,
+            save=save,
+            projections=self.shape.projections,
+            layers=self.layers,
+            activation_bytes=self.shape.activation_bytes,
+        )
+        return int(schedule.wire_bytes(self.shape.ranks) * self.shape.num_microbatches)
+
+    def of_blocks(self, save: str | None, comm: str | None) -> tuple[list[Expected], list[Expected]]:
+        """Collectives of all blocks in a step, forward and backward."""
+        schedule = block_schedule(
+            self.shape.mode,
+            comm=comm,
+            save=save,
+            projections=self.shape.projections,
+            activation_bytes=self.shape.activation_bytes,
+        )
+        times = self.layers * self.shape.num_microbatches
+        return list(schedule.forward) * times, list(schedule.backward) * times
+
+    def opportunity(
+        self, kind: str, kept: int, freed: int, how: str, sends: int, takes: Takes
+    ) -> Opportunity:
+        return Opportunity(
+            kind=kind,
+            bytes=kept,
+            layers=self.layers,
+            freed_bytes=freed,
+            how=how,
+            added_comm_bytes=sends,
+            added_comm_ns=takes.comm_ns,
+            hideable_ns=takes.hideable_ns,
+            would_be_exposed_ns=takes.exposed_ns,
+        )
+
+
+def _gathered_input(known: _Known) -> Opportunity | None:
+    """SP basic: each column linear keeps the input that it gathered. Keeping the shard frees (5 - 2/T) F a
+    block (separate projections) and gathers each input again, under the dgrad GEMM of its linear."""
+    shape = known.shape
+    if shape.mode != "sp" or shape.save != "full" or shape.recompute == "full":
+        return None
+    _, backward = known.of_blocks("shard", "async")
+    again = [one for one in backward if one.purpose == "input-regather"]
+    takes = known.measured.under_dgrad([(one.op, one.bytes) for one in again])
+    how = "--save shard" if known.comm == "async" else "--save shard --comm async"
+    return known.opportunity(
+        "gathered-input",
+        known.kept("column-input"),
+        known.freed(save="shard"),
+        how,
+        int(sum_wire_bytes(again, shape.ranks)),
+        takes,
+    )
+
+
+def _attention_core(known: _Known) -> Opportunity | None:
+    """Selective recompute (Korthikanti et al. 2022): no communication, the attention core once more."""
+    if known.shape.recompute != "none":
+        return None
+    kept = known.kept("attention")
+    freed = known.freed(recompute="selective")
+    return known.opportunity("attention-core", kept, freed, "--recompute selective", 0, Takes(0, 0, 0))
+
+
+def _block_activations(known: _Known) -> Opportunity | None:
+    """Full recompute: every block keeps its input alone and runs its forward, collectives and all, again.
+
+    These are waited for where they are launched, as in forward: nothing hides them.
+    """
+    if known.shape.recompute == "full":
+        return None
+    forward, _ = known.of_blocks(known.shape.save, known.comm)
+    sends = int(sum_wire_bytes(forward, known.shape.parts))
+    takes = known.measured.alone([(one.op, one.bytes) for one in forward])
+    freed = known.freed(recompute="full")
+    return known.opportunity("block-activations", known.kept(), freed, "--recompute full", sends, takes)
+
+
+def _norm_input(known: _Known) -> Opportunity | None:
+    """An eager norm keeps its input in fp32 and the normalised one; a fused one only its input."""
+    if known.shape.norm != "eager":
+        return None
+    freed = known.freed(norm="fused")
+    return known.opportunity("norm-input", known.kept("norm"), freed, "--norm fused", 0, Takes(0, 0, 0))
+
+
+def _replicated(known: _Known) -> Opportunity | None:
+    """TP: every rank keeps all tokens of norms and column inputs. SP with recompute divides them."""
+    shape = known.shape
+    if shape.mode != "tp" or shape.ranks < 2 or shape.recompute == "full":
+        return None
+    sends = known.schedule_bytes("sp", "shard", "async") - known.schedule_bytes("tp", None, known.comm)
+    return known.opportunity(
+        "replicated-activations",
+        known.kept("norm", "column-input"),
+        known.freed(mode="sp", save="shard"),
+        "mode sp with --save shard --comm async",
+        sends,
+        known.measured.unknown() if sends else Takes(0, 0, 0),
+    )
+
+
+_LOOKS: tuple[Callable[[_Known], Opportunity | None], ...] = (
+    _gathered_input,
+    _block_activations,
+    _replicated,
+    _norm_input,
+    _attention_core,
+)
