@@ -30,7 +30,7 @@ class Phases:
     """One value per event of a device, except where said otherwise."""
 
     phase: Int8
-    run: Ints  # number of the stretch of one phase; what is of no known phase belongs to the one before
+    run: Ints  # number of the stretch of one phase, also of what follows without one; NONE before the first
     step_borders: Ints  # positions: the first event of each later step
     borders: Ints  # positions: the first event of each backward that follows forward
     frees_told: bool  # frees carry stacks of their own
@@ -50,14 +50,14 @@ def phases_of(device: DeviceSnapshot, history: History, told: Told, ranges: Rang
     frameless = _frameless(events, phase, told)
     phase[frameless] = Phase.BACKWARD
     known = np.flatnonzero(phase != Phase.UNKNOWN)
-    run = np.zeros(count, dtype=np.int64)
+    run = np.full(count, NONE, dtype=np.int64)
     borders = np.zeros(0, dtype=np.int64)
     step_borders = np.zeros(0, dtype=np.int64)
     if len(known):
         changes = np.append(True, np.diff(phase[known]) != 0)
         run_of_known = np.cumsum(changes)
         before = np.searchsorted(known, np.arange(count), side="right")
-        run = np.append(0, run_of_known)[before]
+        run = np.append(NONE, run_of_known)[before]
         borders = known[changes][_after_forward(phase[known][changes])]
         step_borders = _after_optimizer(phase, known, changes)
         phase = _filled(phase, known, before)
