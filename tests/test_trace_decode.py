@@ -369,7 +369,7 @@ def test_what_is_written_is_read(tmp_path: Path, events, base: int, packed: bool
     assert trace.events.correlation.tolist() == [event[3] for event in events]
     assert trace.events.stream.tolist() == [event[4] for event in events]
     assert kernels(trace) == len(events)
-    assert trace.ledger == ()
+    assert codes(trace) <= {"far-away-event"}  # the times drawn are far apart
 
 
 def test_any_chunk_size_gives_the_same(tmp_path: Path) -> None:

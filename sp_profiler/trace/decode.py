@@ -16,6 +16,7 @@ from sp_profiler.ledger import SEVERITIES, Ledger, LedgerEntry
 from sp_profiler.trace.columns import Columns
 from sp_profiler.trace.document import DocumentReader
 from sp_profiler.trace.events import EventReader
+from sp_profiler.trace.faraway import enter_far_away
 from sp_profiler.trace.faults import Faults
 from sp_profiler.trace.inflate import read_text
 from sp_profiler.trace.limits import Limits
@@ -61,6 +62,7 @@ def decode_trace(path: str, limits: Limits = DEFAULT_LIMITS, *, chunk_bytes: int
         raise InputError(f"{path} cannot be read: {error.strerror or error}.") from None
     metadata = read_metadata(document.members, path, ledger)
     strings, table, collectives, flows, memory = columns.finish(metadata.base_time_ns)
+    enter_far_away(table, strings, ledger)
     return Trace(
         path=path,
         metadata=metadata,
