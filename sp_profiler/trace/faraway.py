@@ -46,8 +46,8 @@ def enter_far_away(events: Events, strings: Strings, ledger: Ledger) -> None:
         count = int(np.count_nonzero(far))
         lie, away = "lies" if count == 1 else "lie", _long(int(distance.max()))
         text = (
-            f"{count} of {len(events)} events {lie} far from all others, up to {away} away ('{_short(name)}');"
-            " no time is changed, so the whole trace is that long"
+            f"{count} of {len(events)} events {lie} far from all others, up to {away} away ('{_short(name)}')"
+            "; no time is changed, so the whole trace is that long"
         )
         ledger.add(CODE, "assumption", text, count=count)
 
