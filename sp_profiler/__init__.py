@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sp_profiler.record.annotate import annotate
     from sp_profiler.record.capture import capture
     from sp_profiler.report.model import Report
-    from sp_profiler.trace.tables import TraceSet
+    from sp_profiler.trace.tables import RunFiles, TraceSet
 
 Source = str | os.PathLike[str]
 
@@ -28,16 +28,22 @@ def load(path: Source | Sequence[Source]) -> TraceSet:
     Raises InputError, naming the file, when nothing usable is there, and UsageError when `path` holds
     several runs (load them one by one).
     """
+    from sp_profiler.trace.load import load_run
+
+    return load_run(_one_run(path))
+
+
+def _one_run(path: Source | Sequence[Source]) -> RunFiles:
+    """The files of the one run in `path`; errors as `load` tells."""
     from sp_profiler.errors import UsageError
     from sp_profiler.trace.find import find_runs
-    from sp_profiler.trace.load import load_run
 
     paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
     runs = find_runs([os.fspath(one) for one in paths])
     if len(runs) > 1:
         names = ", ".join(run.name for run in runs)
         raise UsageError(f"{os.fspath(paths[0])} holds {len(runs)} runs ({names}): load one of them")
-    return load_run(runs[0])
+    return runs[0]
 
 
 def analyze(
@@ -53,7 +59,7 @@ def analyze(
     UsageError when no chosen step is in the traces.
     """
     from sp_profiler.analysis.steps import WindowRule
-    from sp_profiler.engine import analyze_run
+    from sp_profiler.engine import analyze_files, analyze_run
     from sp_profiler.errors import UsageError
     from sp_profiler.trace.tables import TraceSet
 
@@ -63,7 +69,9 @@ def analyze(
         rule = WindowRule(rule="trace")
     else:
         raise UsageError(f"window is 'step', or 'trace' without steps, not {window!r} with steps {steps!r}")
-    return analyze_run(source if isinstance(source, TraceSet) else load(source), rule)
+    if isinstance(source, TraceSet):
+        return analyze_run(source, rule)
+    return analyze_files(_one_run(source), rule)
 
 
 def __getattr__(name: str) -> object:

@@ -1,7 +1,9 @@
 """A run in, a report out: every rank analysed by a pure function, then assembled.
 
-The map over ranks runs in this process. Pools and clusters map `analyze_trace` the same way: sums of
-integers give the same report whatever the order and the number of workers.
+The map over ranks runs in this process, one rank after the other: a trace is decoded, analysed and dropped
+before the next one is read. What stays of a rank is a `RankOutcome` (figures, and columns with a row for each
+collective), so that memory does not follow the size of the traces. Pools and clusters map `analyze_trace` the
+same way: sums of integers give the same report whatever the order and the number of workers.
 """
 
 from __future__ import annotations
@@ -17,11 +19,18 @@ from sp_profiler.analysis.rank import analyze_rank
 from sp_profiler.analysis.results import RankResult
 from sp_profiler.analysis.steps import WindowRule
 from sp_profiler.classify import classify
-from sp_profiler.errors import InputError
+from sp_profiler.errors import InputError, SpProfilerError
+from sp_profiler.ledger import LedgerEntry
 from sp_profiler.report.build import TraceFacts, build
 from sp_profiler.report.drawn import draw_timeline
 from sp_profiler.report.model import Report, Timeline
-from sp_profiler.trace.tables import Trace, TraceSet
+from sp_profiler.trace.decode import DEFAULT_LIMITS, decode_trace
+from sp_profiler.trace.limits import Limits
+from sp_profiler.trace.load import RunChecks, as_numbered, read_one
+from sp_profiler.trace.tables import RunFiles, Trace, TraceSet
+
+_HELD_BYTES = 1 << 30
+"""Text of traces without a rank that are held until all files are known; more are decoded twice."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +45,12 @@ class RankTask:
 
 @dataclass(frozen=True)
 class RankOutcome:
+    """What is left of a trace. `drawn_ledger` belongs to the timeline: it counts where that is shown."""
+
     facts: TraceFacts
     result: RankResult
     timeline: Timeline | None
+    drawn_ledger: tuple[LedgerEntry, ...] = ()
 
 
 def analyze_trace(task: RankTask) -> RankOutcome:
@@ -48,7 +60,7 @@ def analyze_trace(task: RankTask) -> RankOutcome:
     result = analyze_rank(trace, classified, task.window)
     drawn, entries = draw_timeline(trace, classified, result) if task.draw else (None, ())
     facts = TraceFacts(trace.path, trace.metadata, classified.is_cpu_only)
-    return RankOutcome(facts, replace(result, ledger=(*result.ledger, *entries)), drawn)
+    return RankOutcome(facts, result, drawn, entries)
 
 
 def analyze_run(
@@ -58,7 +70,7 @@ def analyze_run(
     baseline: Baseline | None = None,
     on_rank: Callable[[str], None] | None = None,
 ) -> Report:
-    """The report of a run.
+    """The report of a run whose traces are in memory.
 
     `window`: the default is every profiled step. `baseline`: GEMM durations of another run, for the side that
     this one has too few samples of (`analysis.contention.baseline_of`). `on_rank` is told each file
@@ -72,18 +84,115 @@ def analyze_run(
         outcomes.append(analyze_trace(RankTask(trace, run.run_json, rule, draw=index == 0)))
         if on_rank is not None:
             on_rank(trace.path)
-    across = compare_ranks(outcomes, run.run_json)
+    return assemble(run.name, run.root, run.run_json, run.ledger, outcomes, rule, baseline)
+
+
+def analyze_files(
+    files: RunFiles,
+    window: WindowRule | None = None,
+    *,
+    baseline: Baseline | None = None,
+    limits: Limits = DEFAULT_LIMITS,
+    decode: Callable[[str, Limits], Trace] = decode_trace,
+    on_file: Callable[[str], None] | None = None,
+    on_rank: Callable[[str], None] | None = None,
+    on_loaded: Callable[[Sequence[LedgerEntry]], None] | None = None,
+) -> Report:
+    """The report of a run on disk: `load_run` and `analyze_run` in one go, one trace in memory at a time.
+
+    Same report and same errors. `on_loaded` is given the ledger of the files when all are read; what it
+    raises comes before what the analysis of a rank raised.
+    """
+    rule = WindowRule() if window is None else window
+    ranks = _Ranks(files, rule, on_rank)
+    checks = RunChecks(files, lambda path: read_one(path, limits, decode))
+    for path in files.files:
+        if on_file is not None:
+            on_file(path)
+        try:
+            trace = read_one(path, limits, decode)
+        except InputError as error:
+            checks.unreadable(path, error)
+            continue
+        if checks.add(trace):
+            ranks.take(trace)
+        del trace  # before the next one is decoded
+    run = checks.finish()
+    if on_loaded is not None:
+        on_loaded(run.ledger)
+    for one in run.traces:
+        if one.path not in ranks.outcomes and one.path not in ranks.failures:
+            held = ranks.held.pop(one.path, None)
+            ranks.analyze(as_numbered(held or read_one(one.path, limits, decode), one))
+    for one in run.traces:
+        if one.path in ranks.failures:
+            raise ranks.failures[one.path]
+    outcomes = [ranks.outcomes[one.path] for one in run.traces]
+    return assemble(files.name, files.root, files.run_json, run.ledger, outcomes, rule, baseline)
+
+
+class _Ranks:
+    """Analyses the traces of a run as they come; those without a rank wait until all files are known."""
+
+    def __init__(self, files: RunFiles, rule: WindowRule, on_rank: Callable[[str], None] | None) -> None:
+        self.outcomes: dict[str, RankOutcome] = {}
+        self.held: dict[str, Trace] = {}
+        self.failures: dict[str, SpProfilerError] = {}
+        self._files = files
+        self._rule = rule
+        self._on_rank = on_rank
+        self._held_bytes = 0
+        self._first: tuple[bool, int, str] | None = None  # the place of the first rank so far
+
+    def take(self, trace: Trace) -> None:
+        if trace.rank is not None or len(self._files.files) == 1:
+            self.analyze(trace)
+            return
+        self._held_bytes += trace.uncompressed_bytes
+        if self._held_bytes <= _HELD_BYTES:
+            self.held[trace.path] = trace
+
+    def analyze(self, trace: Trace) -> None:
+        """Keep the outcome. The timeline is drawn for what may be the first rank of the run."""
+        place = (trace.rank is None, trace.rank or 0, trace.path)
+        draw = self._first is None or place < self._first
+        if draw:
+            self._first = place
+        try:
+            outcome = analyze_trace(RankTask(trace, self._files.run_json, self._rule, draw))
+        except SpProfilerError as error:
+            self.failures[trace.path] = error
+            return
+        self.outcomes[trace.path] = outcome
+        if self._on_rank is not None:
+            self._on_rank(trace.path)
+
+
+def assemble(
+    name: str,
+    root: str,
+    run_json: dict[str, Any] | None,
+    ledger: Sequence[LedgerEntry],
+    outcomes: Sequence[RankOutcome],
+    rule: WindowRule,
+    baseline: Baseline | None = None,
+) -> Report:
+    """The report from the outcomes of all ranks, in order of ranks: the reduction that follows the map."""
+    first = outcomes[0]
+    drawn = replace(first.result, ledger=(*first.result.ledger, *first.drawn_ledger))
+    outcomes = [replace(first, result=drawn), *outcomes[1:]]
+    across = compare_ranks(outcomes, run_json)
     results, contention, notes = with_contention(across.results, baseline)
     return build(
-        name=run.name,
-        path=run.root,
-        run_json=run.run_json,
-        run_ledger=run.ledger,
+        name=name,
+        path=root,
+        run_json=run_json,
+        run_ledger=ledger,
         facts=[outcome.facts for outcome in outcomes],
         across=replace(across, results=tuple(results), ledger=(*across.ledger, *notes)),
         contention=contention,
         rule=rule.rule,
-        timeline=outcomes[0].timeline,
+        timeline=first.timeline,
     )
 
 

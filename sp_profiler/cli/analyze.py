@@ -185,14 +185,18 @@ def _analyze_one(
     files: RunFiles, how: dict[str, Any], rule: WindowRule, strict: bool, lent: Baseline | None
 ) -> Report:
     from sp_profiler.cli.progress import Files
-    from sp_profiler.engine import analyze_run
-    from sp_profiler.trace.load import load_run
+    from sp_profiler.engine import analyze_files
 
     with Files(files) as progress:
-        traces = load_run(files, on_file=progress.read, **how)
-        if strict:
-            _refuse(files, traces.ledger)
-        report = analyze_run(traces, rule, baseline=lent, on_rank=progress.analysed)
+        report = analyze_files(
+            files,
+            rule,
+            baseline=lent,
+            on_file=progress.read,
+            on_rank=progress.analysed,
+            on_loaded=(lambda ledger: _refuse(files, ledger)) if strict else None,
+            **how,
+        )
     if strict:
         _refuse(files, report.data_quality)
     return report

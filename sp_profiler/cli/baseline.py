@@ -45,11 +45,10 @@ def _read_report(path: Path) -> Report | None:
 
 def _analyzed(path: str) -> Report:
     """The report of the one run that the path holds, over its default windows."""
-    from sp_profiler.engine import analyze_run
+    from sp_profiler.engine import analyze_files
     from sp_profiler.trace.find import find_runs
-    from sp_profiler.trace.load import load_run
 
     runs = find_runs([path])
     if len(runs) > 1:
         raise UsageError(f"--baseline {path} holds {len(runs)} runs: name one of them")
-    return analyze_run(load_run(runs[0]))
+    return analyze_files(runs[0])

@@ -61,12 +61,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _report_on(files: RunFiles, how: dict[str, Any]) -> Report:
     from sp_profiler.cli.progress import Files
-    from sp_profiler.engine import analyze_run
-    from sp_profiler.trace.load import load_run
+    from sp_profiler.engine import analyze_files
 
     with Files(files) as progress:
-        traces = load_run(files, on_file=progress.read, **how)
-        return analyze_run(traces, on_rank=progress.analysed)
+        return analyze_files(files, on_file=progress.read, on_rank=progress.analysed, **how)
 
 
 def _print_json(ledgers: dict[str, tuple[LedgerEntry, ...]], errors: dict[str, str]) -> None:

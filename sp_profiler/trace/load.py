@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from itertools import islice
 from typing import Any
 
@@ -15,9 +15,31 @@ from sp_profiler.ledger import SEVERITIES, LedgerEntry
 from sp_profiler.trace.decode import DEFAULT_LIMITS, decode_trace
 from sp_profiler.trace.limits import Limits
 from sp_profiler.trace.metadata import rank_from_name, worker_from_name
-from sp_profiler.trace.tables import Category, RunFiles, Trace, TraceSet
+from sp_profiler.trace.tables import Category, Metadata, RunFiles, Trace, TraceSet
 
 _SHOWN_RANKS = 16
+
+
+@dataclass(frozen=True)
+class TraceSummary:
+    """What the checks of a run need of one trace, so that the trace itself need not be kept."""
+
+    path: str
+    metadata: Metadata
+    ledger: tuple[LedgerEntry, ...]
+    size: tuple[int, ...]  # `_size_of` the trace
+
+    @property
+    def rank(self) -> int | None:
+        return self.metadata.rank
+
+
+@dataclass(frozen=True)
+class CheckedRun:
+    """The traces of a run that count, in order of ranks, and what is to be said of the run and its files."""
+
+    traces: tuple[TraceSummary, ...]
+    ledger: tuple[LedgerEntry, ...]
 
 
 def load_run(
@@ -39,31 +61,81 @@ def load_run(
 
     Raises InputError when no file can be read, or when two different files claim the same rank.
     """
-    traces: list[Trace] = []
-    entries: list[LedgerEntry] = list(files.ledger)
-    unreadable: list[InputError] = []
+    traces: dict[str, Trace] = {}
+    checks = RunChecks(files, traces.__getitem__)
     for path in files.files:
         if on_file is not None:
             on_file(path)
         try:
-            traces.append(_of_one_process(decode(path, limits)))
+            trace = read_one(path, limits, decode)
         except InputError as error:
-            unreadable.append(error)
-            entries.append(LedgerEntry("unreadable-file", "loss", str(error), file=path))
-    if not traces:
-        if len(unreadable) == 1:
-            raise unreadable[0]
-        first = f" (the first: {unreadable[0]})" if unreadable else ""
-        raise InputError(f"none of the {len(files.files)} trace files in {files.root} can be read{first}")
-    traces = _without_copies(traces, entries)
-    if len(traces) > 1:
-        traces = _with_ranks(traces)
-    _refuse_duplicates(traces)
-    traces.sort(key=lambda trace: (trace.rank is None, trace.rank, trace.path))
-    entries.extend(entry for trace in traces for entry in trace.ledger)
-    entries.extend(_against_world(traces, files))
-    entries.sort(key=lambda entry: SEVERITIES.index(entry.severity))
-    return TraceSet(files.name, files.root, tuple(traces), files.run_json, tuple(entries))
+            checks.unreadable(path, error)
+            continue
+        if checks.add(trace):
+            traces[path] = trace
+    run = checks.finish()
+    numbered = tuple(as_numbered(traces[one.path], one) for one in run.traces)
+    return TraceSet(files.name, files.root, numbered, files.run_json, run.ledger)
+
+
+def read_one(path: str, limits: Limits, decode: Callable[[str, Limits], Trace] = decode_trace) -> Trace:
+    """Decode one file of a run. Raises InputError for one that cannot be read, or holds several ranks."""
+    return _of_one_process(decode(path, limits))
+
+
+def as_numbered(trace: Trace, summary: TraceSummary) -> Trace:
+    """The trace with the rank, and the ledger, that the checks of its run gave it."""
+    if trace.metadata is summary.metadata:
+        return trace
+    return replace(trace, metadata=summary.metadata, ledger=summary.ledger)
+
+
+class RunChecks:
+    """Checks the traces of a run against each other, of which it keeps summaries.
+
+    `add` each trace in the order of the run's files, then `finish` once. `earlier` gives the trace of a file
+    that was added before; it is asked only where a later file seems to be a copy of it.
+    """
+
+    def __init__(self, files: RunFiles, earlier: Callable[[str], Trace]) -> None:
+        self._files = files
+        self._earlier = earlier
+        self._kept: list[TraceSummary] = []
+        self._entries: list[LedgerEntry] = list(files.ledger)
+        self._unreadable: list[InputError] = []
+
+    def unreadable(self, path: str, error: InputError) -> None:
+        """Enter a file that cannot be read."""
+        self._unreadable.append(error)
+        self._entries.append(LedgerEntry("unreadable-file", "loss", str(error), file=path))
+
+    def add(self, trace: Trace) -> bool:
+        """Whether the trace counts: not when an earlier file holds the same (`rank0.json` beside
+        `rank0.json.gz`), which is entered."""
+        size = _size_of(trace)
+        for one in self._kept:
+            if (one.size, one.rank) == (size, trace.rank) and _same_content(self._earlier(one.path), trace):
+                text = f"the file holds the same trace as {one.path}; it counts once"
+                self._entries.append(LedgerEntry("identical-copy", "note", text, file=trace.path))
+                return False
+        self._kept.append(TraceSummary(trace.path, trace.metadata, trace.ledger, size))
+        return True
+
+    def finish(self) -> CheckedRun:
+        """The run's traces by rank. Raises InputError as `load_run` does."""
+        if not self._kept:
+            if len(self._unreadable) == 1:
+                raise self._unreadable[0]
+            first = f" (the first: {self._unreadable[0]})" if self._unreadable else ""
+            files = self._files
+            raise InputError(f"none of the {len(files.files)} trace files in {files.root} can be read{first}")
+        traces = _with_ranks(self._kept) if len(self._kept) > 1 else self._kept
+        _refuse_duplicates(traces)
+        traces = sorted(traces, key=lambda trace: (trace.rank is None, trace.rank, trace.path))
+        entries = [*self._entries, *(entry for trace in traces for entry in trace.ledger)]
+        entries.extend(_against_world(traces, self._files))
+        entries.sort(key=lambda entry: SEVERITIES.index(entry.severity))
+        return CheckedRun(tuple(traces), tuple(entries))
 
 
 def _of_one_process(trace: Trace) -> Trace:
@@ -106,17 +178,11 @@ def _several_processes(trace: Trace) -> str | None:
     return None
 
 
-def _without_copies(traces: Sequence[Trace], entries: list[LedgerEntry]) -> list[Trace]:
-    """Drop traces whose content equals an earlier one's (`rank0.json` beside `rank0.json.gz`), and say so."""
-    kept: list[Trace] = []
-    for trace in traces:
-        twin = next((one for one in kept if _same_content(one, trace)), None)
-        if twin is None:
-            kept.append(trace)
-            continue
-        text = f"the file holds the same trace as {twin.path}; it counts once"
-        entries.append(LedgerEntry("identical-copy", "note", text, file=trace.path))
-    return kept
+def _size_of(trace: Trace) -> tuple[int, ...]:
+    """Equal for copies, and hardly ever for two traces of equal length: it adds up all times."""
+    events = trace.events
+    times = (int(events.start_ns.sum()), int(events.dur_ns.sum()))
+    return (trace.uncompressed_bytes, len(events), *times)
 
 
 def _same_content(one: Trace, other: Trace) -> bool:
@@ -137,7 +203,7 @@ def _same_columns(one: Any, other: Any) -> bool:
     return all(np.array_equal(getattr(one, f.name), getattr(other, f.name)) for f in fields(one))
 
 
-def _with_ranks(traces: list[Trace]) -> list[Trace]:
+def _with_ranks(traces: list[TraceSummary]) -> list[TraceSummary]:
     """Number the traces whose rank is unknown, and enter that as an assumption."""
     nameless = [trace for trace in traces if trace.rank is None]
     if not nameless:
@@ -164,7 +230,7 @@ def _hint(path: str) -> int | None:
     return worker if worker is not None else rank_from_name(os.path.dirname(os.path.abspath(path)))
 
 
-def _numbered(trace: Trace, rank: int, how: str) -> Trace:
+def _numbered(trace: TraceSummary, rank: int, how: str) -> TraceSummary:
     assumed = LedgerEntry(
         "rank-assumed",
         "assumption",
@@ -175,7 +241,7 @@ def _numbered(trace: Trace, rank: int, how: str) -> Trace:
     return replace(trace, metadata=replace(trace.metadata, rank=rank), ledger=(*others, assumed))
 
 
-def _refuse_duplicates(traces: Sequence[Trace]) -> None:
+def _refuse_duplicates(traces: Sequence[TraceSummary]) -> None:
     first_of: dict[int, str] = {}
     for trace in traces:
         if trace.rank is None:
@@ -188,7 +254,7 @@ def _refuse_duplicates(traces: Sequence[Trace]) -> None:
             )
 
 
-def _against_world(traces: Sequence[Trace], files: RunFiles) -> list[LedgerEntry]:
+def _against_world(traces: Sequence[TraceSummary], files: RunFiles) -> list[LedgerEntry]:
     """What the traces say about the number of ranks, against the ranks that are here."""
     sizes = {trace.metadata.world_size for trace in traces if trace.metadata.world_size is not None}
     stated = files.run_json.get("world_size") if files.run_json else None
