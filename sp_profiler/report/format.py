@@ -92,6 +92,8 @@ def cell_text(kind: str, value: object) -> str:
         return percent(value).removesuffix(" %")
     if kind == "bytes":
         return size(value)
+    if kind == "mib":
+        return f"{value / 2**20:.4f}"
     if kind == "int":
         return str(value)
     return "<0.01" if 0 < abs(value) < 0.01 else _digits(value)

@@ -62,6 +62,7 @@
     ms: (value) => scaled(value, 1e6),
     us: (value) => scaled(value, 1e3),
     bytes: sizes,
+    mib: (value) => (value / 1048576).toFixed(4),
     ratio,
   };
   const shown = (kind, value) => (value === null ? "–" : formats[kind](value));
