@@ -69,13 +69,12 @@ def enter_device(
         )
     again = int(pairs.free_missing.sum())
     if again:
-        counted = f"; `Total Allocated` goes on counting its {int(pairs.bytes[pairs.free_missing].sum())} B"
         ledger.add(
             "memory-allocated-twice",
             "assumption",
             f"an address of {name} is allocated while it is still taken: what had it was freed unseen, on a"
             " thread that is not profiled; it counts until then and its lifetime is null"
-            + (counted if checked is not None and checked.trusted else ""),
+            + ("; `Total Allocated` goes on counting it" if checked is not None and checked.trusted else ""),
             count=again,
         )
     if pairs.sizes_differ:

@@ -1,0 +1,62 @@
+"""What the tests of memory in traces share: events by hand, and the figures of a drawn trace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from sp_profiler.analysis.memory.order import DeviceEvents, device_events
+from sp_profiler.analysis.memory.rank import analyze_memory
+from sp_profiler.analysis.memory.results import MemoryFigures
+from sp_profiler.classify import classify
+from sp_profiler.ledger import LedgerEntry
+from sp_profiler.trace.decode import decode_trace
+from sp_profiler.trace.tables import NONE, MemoryEvents
+from sp_profiler.trace.write import TraceWriter
+
+
+@dataclass(frozen=True)
+class Instant:
+    """One `[memory]` event."""
+
+    ts: int
+    bytes: int
+    address: int = 0
+    total: int = NONE
+    tid: int = 0
+    device: tuple[int, int] = (1, 0)
+
+
+def memory_events(instants: Iterable[Instant]) -> MemoryEvents:
+    """Events in this order of the file."""
+    given = list(instants)
+    return MemoryEvents(
+        ts_ns=np.array([one.ts for one in given], dtype=np.int64),
+        address=np.array([one.address for one in given], dtype=np.uint64),
+        bytes=np.array([one.bytes for one in given], dtype=np.int64),
+        total_allocated=np.array([one.total for one in given], dtype=np.int64),
+        total_reserved=np.full(len(given), NONE, dtype=np.int64),
+        device_type=np.array([one.device[0] for one in given], dtype=np.int32),
+        device_id=np.array([one.device[1] for one in given], dtype=np.int32),
+        tid=np.array([one.tid for one in given], dtype=np.int32),
+    )
+
+
+def events_of(instants: Iterable[Instant], device: tuple[int, int] = (1, 0)) -> DeviceEvents:
+    return device_events(memory_events(instants), device)
+
+
+def analyzed(path: str) -> tuple[tuple[MemoryFigures, ...], dict[str, LedgerEntry]]:
+    """The figures of a trace file by device, and the ledger's entries by code (one device each)."""
+    trace = decode_trace(path)
+    figures, ledger = analyze_memory(trace, classify(trace))
+    return figures, {entry.code: entry for entry in ledger}
+
+
+def drawn(writer: TraceWriter, folder: Path) -> tuple[MemoryFigures, dict[str, LedgerEntry]]:
+    """The same of a drawn trace with one device."""
+    (figures,), ledger = analyzed(writer.write(folder / "rank0.json"))
+    return figures, ledger
