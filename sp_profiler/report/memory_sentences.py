@@ -8,7 +8,6 @@ from sp_profiler.analysis.memory.results import (
     BorderFigures,
     Memory,
     MemoryFigures,
-    OutOfMemory,
     SavedTensors,
 )
 from sp_profiler.report.format import counted, listed, percent, size, visible
@@ -40,8 +39,9 @@ _GATHERS = ("all_gather", "allgather")
 
 def sentences(memory: Memory) -> list[str]:
     """The main sentences: out of memory, kept for backward, peak, measured beside theory."""
-    told = [_out_of_memory(one, oom) for one in memory.ranks for oom in one.out_of_memory[:1]]
-    told += [say(memory) for say in (_kept, _peak, _theory)]
+    from sp_profiler.report.out_of_memory import oom_sentences  # it names devices as this module does
+
+    told = [*oom_sentences(memory), *(say(memory) for say in (_kept, _peak, _theory))]
     return [sentence for sentence in told if sentence]
 
 
@@ -145,20 +145,6 @@ def _theory(memory: Memory) -> str:
         f"{who} saves {size(most.saved_bytes)} for backward, {size(abs(difference))} {more} than the "
         f"{size(theory)} of the closed form{why}."
     )
-
-
-def _out_of_memory(one: MemoryFigures, oom: OutOfMemory) -> str:
-    times = len(one.out_of_memory)
-    text = f"{device_name(one).capitalize()} ran out of memory{f' {times} times' if times > 1 else ''}"
-    parts = [f"it asked for {size(oom.asked_bytes)}"]
-    if oom.device_free_bytes is not None:
-        parts.append(f"{size(oom.device_free_bytes)} were free on the device")
-    if oom.reserved_unused_bytes is not None:
-        unused = f"{size(oom.reserved_unused_bytes)} reserved but unused"
-        if oom.largest_unused_bytes is not None:
-            unused += f", the largest piece {size(oom.largest_unused_bytes)}"
-        parts.append(unused)
-    return f"{text}: {listed(parts)}."
 
 
 def unpaired_text(figures: Sequence[MemoryFigures]) -> str:

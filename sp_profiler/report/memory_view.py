@@ -24,6 +24,7 @@ from sp_profiler.report.memory_sentences import (
     several_devices,
     top_border,
 )
+from sp_profiler.report.out_of_memory import failures, holders
 from sp_profiler.report.view_ranks import Listing
 
 MOST_RANKS = 8  # columns of ranks beside each other
@@ -35,6 +36,8 @@ _TEXT, _BYTES, _INT, _SHARE = "text", "bytes", "int", "ratio"
 def listings(memory: Memory) -> list[Listing]:
     """Those that hold anything, most asked first."""
     made = (
+        holders(memory),
+        failures(memory),
         devices(memory),
         saved_terms(memory),
         opportunities(memory),
@@ -45,7 +48,6 @@ def listings(memory: Memory) -> list[Listing]:
         crossing_blocks(memory),
         saved_places(memory),
         hidden(memory),
-        out_of_memory(memory),
         unpaired(memory),
     )
     return [one for one in made if one.rows]
@@ -319,29 +321,6 @@ def hidden(memory: Memory) -> Listing:
     columns = (("Rank", _TEXT, ""), *_BLOCK)
     note = "Alive at the end of forward, seen by no hook: attributes put on ctx by hand, caches, ..."
     return Listing("memory-hidden", "Kept beside the saved tensors", columns, rows, note)
-
-
-def out_of_memory(memory: Memory) -> Listing:
-    rows = [
-        [
-            device_name(one), oom.asked_bytes, oom.device_free_bytes, oom.allocated_bytes,
-            oom.reserved_unused_bytes, oom.largest_unused_bytes, next(iter(oom.by_frame), None),
-            next(iter(oom.by_frame.values()), None),
-        ]
-        for one in memory.ranks
-        for oom in one.out_of_memory
-    ]  # fmt: skip
-    columns = (
-        ("Rank", _TEXT, ""),
-        ("Asked", _BYTES, ""),
-        ("Free on device", _BYTES, ""),
-        ("Allocated", _BYTES, ""),
-        ("Reserved, unused", _BYTES, ""),
-        ("Largest piece", _BYTES, ""),
-        ("Who holds most", _TEXT, ""),
-        ("Holds", _BYTES, ""),
-    )
-    return Listing("memory-oom", "Out of memory", columns, rows, "Each allocation that failed.")
 
 
 def unpaired(memory: Memory) -> Listing:
