@@ -34,7 +34,8 @@ class Shown:
 
 @dataclass(frozen=True)
 class Column:
-    """`kind`: text, int, ms (from ns), us (from ns), ratio, bytes, mib (from bytes), number. `unit` stands in the header."""
+    """`kind`: text, int, ms (from ns), us (from ns), ratio, bytes, mib (from bytes), number. `unit` stands in
+    the header."""
 
     key: str
     label: str
