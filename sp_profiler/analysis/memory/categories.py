@@ -8,7 +8,7 @@ before-window        alive when the recording began. A gradient, when `zero_grad
 gradient             born in backward, not freed by the end of that backward
 parameter-optimizer  alive across two step borders or at the end across one; or born in the optimizer's step
                      and alive across one; of one step alone: born in the optimizer's step, alive at the end.
-                     What was born elsewhere and is alive at the end tells nothing where frees go unseen
+                     Where frees go unseen, a block without one tells nothing, unless the optimizer made it
 activation           born before a backward, alive when it begins, and then freed in it, or held by a variable
                      until later in that step or into the next one
 temporary            freed in the stretch of forward, backward or optimizer in which it was born
@@ -50,7 +50,13 @@ class Lives:
     zero_grad: Bool  # freed by zero_grad
     step_borders: Int64  # positions of the first event of each later step
     borders: Int64  # positions of the first event of each backward that follows forward
+    freed: Bool  # the file holds the free
     frees_unseen: bool  # some frees of the device are not in the file
+
+    @property
+    def doubtful(self) -> Bool:
+        """Nobody knows whether these are alive: frees go unseen and none is told."""
+        return ~self.freed & self.frees_unseen
 
 
 def crossings(birth: Int64, death: Int64, borders: Int64) -> Int64:
@@ -61,14 +67,13 @@ def crossings(birth: Int64, death: Int64, borders: Int64) -> Int64:
 def categorize(lives: Lives) -> Int8:
     """The category of each block, see above."""
     born, at_end = lives.birth != BEFORE, lives.death == lives.events
-    doubtful = at_end & lives.frees_unseen
     steps = crossings(lives.birth, lives.death, lives.step_borders)
     crosses = crossings(lives.birth, lives.death, lives.borders) > 0
     backward, optimizer = lives.phase == Phase.BACKWARD, lives.phase == Phase.OPTIMIZER
     same_run = (lives.run == lives.freed_run) & (lives.run >= 0) & ~at_end
     one_step = len(lives.step_borders) == 0
     stays = (steps >= 2) | ((steps == 1) & (at_end | optimizer)) | (one_step & optimizer & at_end)
-    stays &= optimizer | ~doubtful
+    stays &= optimizer | ~lives.doubtful
     return np.select(
         [
             born & lives.communicates,
@@ -77,7 +82,7 @@ def categorize(lives: Lives) -> Int8:
             backward & ~same_run,
             stays,
             same_run,
-            crosses & ~doubtful,
+            crosses & ~lives.doubtful,
         ],
         [COMMUNICATION, GRADIENT, BEFORE_WINDOW, GRADIENT, PARAMETER, TEMPORARY, ACTIVATION],
         UNKNOWN,

@@ -211,6 +211,7 @@ def _blocks(
         zero_grad=cpu.zero_grad[ends_at] != NONE,
         step_borders=step_borders,
         borders=borders,
+        freed=freed,
         frees_unseen=bool(pairs.free_missing.any()),
     )
     times = np.append(events.time_ns, NONE)
@@ -238,7 +239,7 @@ def _blocks(
 
 
 def _crosses(lives: Lives) -> Bool:
-    forward = (lives.birth != BEFORE) & (lives.phase == Phase.FORWARD)
+    forward = (lives.birth != BEFORE) & (lives.phase == Phase.FORWARD) & ~lives.doubtful
     return forward & (crossings(lives.birth, lives.death, lives.borders) > 0)
 
 
