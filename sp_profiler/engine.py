@@ -15,6 +15,8 @@ from typing import Any
 from sp_profiler.analysis.across import AcrossRanks, across_ranks
 from sp_profiler.analysis.causes import settle
 from sp_profiler.analysis.contention import Baseline, with_contention
+from sp_profiler.analysis.memory.rank import analyze_memory
+from sp_profiler.analysis.memory.results import MemoryFigures
 from sp_profiler.analysis.rank import analyze_rank
 from sp_profiler.analysis.results import RankResult
 from sp_profiler.analysis.steps import WindowRule
@@ -51,6 +53,7 @@ class RankOutcome:
     result: RankResult
     timeline: Timeline | None
     drawn_ledger: tuple[LedgerEntry, ...] = ()
+    memory: tuple[MemoryFigures, ...] = ()  # one per device that the trace's memory events tell of
 
 
 def analyze_trace(task: RankTask) -> RankOutcome:
@@ -59,8 +62,10 @@ def analyze_trace(task: RankTask) -> RankOutcome:
     classified = classify(trace, task.run_json)
     result = analyze_rank(trace, classified, task.window)
     drawn, entries = draw_timeline(trace, classified, result) if task.draw else (None, ())
+    memory, notes = analyze_memory(trace, classified)
+    result = replace(result, ledger=(*result.ledger, *notes))
     facts = TraceFacts(trace.path, trace.metadata, classified.is_cpu_only)
-    return RankOutcome(facts, result, drawn, entries)
+    return RankOutcome(facts, result, drawn, entries, memory)
 
 
 def analyze_run(
@@ -193,6 +198,7 @@ def assemble(
         contention=contention,
         rule=rule.rule,
         timeline=first.timeline,
+        memory=[one for outcome in outcomes for one in outcome.memory],
     )
 
 
