@@ -85,12 +85,18 @@ def csv_tables(report: Report) -> dict[str, str]:
     Text that a spreadsheet would run as a formula gets a leading apostrophe, and characters that
     act on a screen are written out; Parquet keeps the names as they are.
     """
-    return {table: _csv(to_polars(report, table)) for table in TABLES}
+    return {table: csv_text(to_polars(report, table)) for table in TABLES}
 
 
 def parquet_tables(report: Report) -> dict[str, bytes]:
     """Every table as the bytes of a Parquet file (zstd)."""
-    return {table: _parquet(to_polars(report, table)) for table in TABLES}
+    return {table: parquet_bytes(to_polars(report, table)) for table in TABLES}
+
+
+def file_of(rows: Sequence[Row], columns: Sequence[str], output: str) -> str | bytes:
+    """Rows as a file's content, as `csv_tables` ("csv") and `parquet_tables` ("parquet") write theirs."""
+    frame = _frame(rows, columns)
+    return csv_text(frame) if output == "csv" else parquet_bytes(frame)
 
 
 def _rows(report: Report, table: str) -> Iterator[Row]:
@@ -257,7 +263,8 @@ def _storable(value: Any) -> str:
     return str(value).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def _csv(frame: pl.DataFrame) -> str:
+def csv_text(frame: pl.DataFrame) -> str:
+    """A table as CSV text, with nothing in it that acts on a screen or in a spreadsheet."""
     columns: list[pl.Series] = []
     for series in frame:
         name = _inert(series.name)
@@ -277,7 +284,8 @@ def _inert(text: str) -> str:
     return f"'{shown}" if text.lstrip(" ").startswith(_FORMULA_STARTS) else shown
 
 
-def _parquet(frame: pl.DataFrame) -> bytes:
+def parquet_bytes(frame: pl.DataFrame) -> bytes:
+    """A table as the bytes of a Parquet file (zstd)."""
     sink = io.BytesIO()
     frame.write_parquet(sink, compression="zstd")
     return sink.getvalue()
