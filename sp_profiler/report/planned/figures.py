@@ -1,0 +1,154 @@
+"""Plotly figures of a plan: what is kept by term, how it grows with layers, where a step's time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import plotly.graph_objects as go
+
+from sp_profiler.planning.model import Plan, Scheme, SchemeTime
+from sp_profiler.report.figures import label, styled
+from sp_profiler.report.format import duration, percent, size
+from sp_profiler.report.palette import ROLE, TIME, Look, marker
+from sp_profiler.report.planned.view import distinct, largest
+
+MOST_BARS = 24
+"""Schemes in one chart; the tables have all."""
+
+TERMS = {
+    "norm": Look("norms", "#0072B2"),
+    "column-input": Look("inputs of column linears", "#E69F00", "\\"),
+    "row-input": Look("inputs of row linears", "#8B5E3C"),
+    "attention": Look("attention", "#CC79A7"),
+    "mlp": Look("MLP", "#009E73", "/"),
+    "recompute-input": Look("inputs of what is run again", "#4C5FB0", "-"),
+    "logits": Look("logits and loss", "#56B4E9"),
+    "rotary": Look("rotary embedding", "#A6761D", "+"),
+    "embedding": Look("tokens", "#8A94A3"),
+    "other": Look("other", "#B9C0CA", "."),
+}
+_LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6BB1", "#8B5E3C")
+_GIB = 2**30
+
+Part = tuple[Look, Callable[[Scheme], int]]
+
+
+def saved(plan: Plan) -> go.Figure:
+    """One bar per scheme of the largest size: what a rank keeps for backward, by term."""
+    schemes = distinct(largest(plan))
+    parts: list[Part] = [(look, _of_term(term)) for term, look in TERMS.items()]
+    return _stacked(schemes, parts, lambda s: s.saved_bytes, size, _GIB, "GiB kept for backward")
+
+
+def _of_term(term: str) -> Callable[[Scheme], int]:
+    return lambda scheme: scheme.saved_by_term.get(term, 0)
+
+
+def step(plan: Plan) -> go.Figure | None:
+    """One bar per scheme: computation and exposed communication. None without times."""
+    parts: list[tuple[Look, Callable[[SchemeTime], int]]] = [
+        (Look("GEMMs", ROLE["fwd"].color), lambda t: t.gemm_ns),
+        (ROLE["attention"], lambda t: t.attention_ns),
+        (Look("reads and writes", TIME["memory"].color, "-"), lambda t: t.memory_op_ns),
+        (TIME["exposed"], lambda t: t.exposed_ns),
+    ]
+    return _timed(plan, parts, lambda t: t.step_ns, "ms per step")
+
+
+def communication(plan: Plan) -> go.Figure | None:
+    """One bar per scheme: communication hidden and exposed. None without times."""
+    parts: list[tuple[Look, Callable[[SchemeTime], int]]] = [
+        (TIME["overlapped"], lambda t: t.hidden_ns),
+        (TIME["exposed"], lambda t: t.exposed_ns),
+    ]
+    return _timed(plan, parts, lambda t: t.comm_ns, "ms of communication per step")
+
+
+def _timed(
+    plan: Plan,
+    parts: Sequence[tuple[Look, Callable[[SchemeTime], int]]],
+    whole: Callable[[SchemeTime], int],
+    title: str,
+) -> go.Figure | None:
+    schemes = [scheme for scheme in largest(plan) if scheme.time is not None][:MOST_BARS]
+    if not schemes:
+        return None
+
+    def of(part: Callable[[SchemeTime], int]) -> Callable[[Scheme], int]:
+        return lambda scheme: 0 if scheme.time is None else part(scheme.time)
+
+    return _stacked(schemes, [(look, of(part)) for look, part in parts], of(whole), duration, 1e6, title)
+
+
+def by_layers(plan: Plan) -> go.Figure | None:
+    """Estimated peak over the number of layers, a line for each scheme. None for one number of layers."""
+    top = largest(plan)[0]
+    lines: dict[str, list[Scheme]] = {}
+    for scheme in plan.schemes:
+        if (scheme.ranks, scheme.seq_len, scheme.micro_batch) == (top.ranks, top.seq_len, top.micro_batch):
+            lines.setdefault(scheme.label, []).append(scheme)
+    if all(len(line) < 2 for line in lines.values()):
+        return None
+    figure = go.Figure()
+    for place, (name, line) in enumerate(list(lines.items())[: len(_LINES)]):
+        ordered = sorted(line, key=lambda scheme: scheme.layers)
+        figure.add_scatter(
+            x=[scheme.layers for scheme in ordered],
+            y=[scheme.peak_bytes_estimate / _GIB for scheme in ordered],
+            mode="lines+markers",
+            name=label(name),
+            marker={"color": _LINES[place], "size": 7, "symbol": place},
+            line={"color": _LINES[place], "width": 2},
+            hovertext=[
+                f"{label(name)}, {s.layers} layers<br>peak {size(s.peak_bytes_estimate)}"
+                f"<br>kept for backward {size(s.saved_bytes)}"
+                for s in ordered
+            ],
+            hoverinfo="text",
+        )
+    figure = styled(figure, height=320, x_title="layers")
+    figure.update_yaxes(
+        type="linear",
+        autorange=True,
+        rangemode="tozero",
+        showgrid=True,
+        title={"text": "GiB, estimated peak"},
+    )
+    return figure
+
+
+def _stacked(
+    schemes: Sequence[Scheme],
+    parts: Sequence[Part],
+    whole: Callable[[Scheme], int],
+    text: Callable[[float], str],
+    unit: float,
+    title: str,
+) -> go.Figure:
+    names = [label(scheme.label) for scheme in schemes]
+    figure = go.Figure()
+    for look, part in parts:
+        values = [part(scheme) for scheme in schemes]
+        if not any(values):
+            continue
+        shares = [value / whole(s) if whole(s) else 0.0 for value, s in zip(values, schemes, strict=True)]
+        figure.add_bar(
+            y=names,
+            x=[value / unit for value in values],
+            orientation="h",
+            name=look.label,
+            marker=marker(look),
+            text=[percent(share) if share >= 0.06 else "" for share in shares],
+            textposition="inside",
+            insidetextanchor="middle",
+            textangle=0,
+            insidetextfont={"color": "#000000" if look.pattern else "#ffffff", "size": 12, "weight": 600},
+            hovertext=[
+                f"{name}<br>{look.label}: {text(value)}, {percent(share)}"
+                for name, value, share in zip(names, values, shares, strict=True)
+            ],
+            hoverinfo="text",
+        )
+    figure = styled(figure, height=64 + 34 * max(len(schemes), 1), x_title=title)
+    figure.update_layout(uniformtext={"minsize": 11, "mode": "hide"})
+    return figure

@@ -1,0 +1,41 @@
+"""A plan as JSON by the contract, and the JSON Schema that goes with it.
+
+`python -m sp_profiler.report.planned.json > sp_profiler/report/planned/schema.json` writes the schema anew.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from sp_profiler.planning.model import SCHEMA, SCHEMA_VERSION, Plan
+from sp_profiler.report.json import schema_of, to_plain
+
+SCHEMA_PATH = Path(__file__).with_name("schema.json")
+_FIRST = ("schema", "schema_version")
+
+
+def render(plan: Plan) -> str:
+    """JSON text, one line per top-level member and per element of its lists. ASCII, integers exact."""
+    plain = to_plain(plan)
+    members = {key: plain[key] for key in (*_FIRST, *(key for key in plain if key not in _FIRST))}
+    lines = [f"{json.dumps(key)}: {_member(value)}" for key, value in members.items()]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _member(value: Any) -> str:
+    if isinstance(value, list) and value:
+        return "[\n  " + ",\n  ".join(json.dumps(item, allow_nan=False) for item in value) + "\n]"
+    return json.dumps(value, allow_nan=False)
+
+
+def render_schema() -> str:
+    """The JSON Schema (Draft 2020-12) of a plan, from the classes."""
+    description = "Sizes are bytes of one rank, times integer ns of one step. null: not asked for, or none."
+    plain = schema_of(Plan, SCHEMA, SCHEMA_VERSION, "Plan of sp-profiler", description)
+    return json.dumps(plain, indent=1) + "\n"
+
+
+if __name__ == "__main__":
+    print(render_schema(), end="")
