@@ -29,6 +29,7 @@ from sp_profiler.classify.purpose import decide_purpose, with_purposes
 from sp_profiler.classify.roles import Computations, roles_of
 from sp_profiler.classify.steps import steps_at
 from sp_profiler.classify.tables import Activities, Collective, Kind, Phase, Role
+from sp_profiler.classify.waits import with_device_waits
 from sp_profiler.record.annotate import Range
 from sp_profiler.trace.tables import DEVICE_CATEGORIES, NONE, Bool, Category, CollectiveArgs, Int64, Trace
 
@@ -146,7 +147,8 @@ def classify_device(context: Context) -> tuple[Activities, tuple[Collective, ...
         collective=collective,
     )
     collectives = _collectives(context, device, links, activities)
-    return activities, with_purposes(context, activities, collectives, links.through)
+    collectives = with_purposes(context, activities, collectives, links.through)
+    return activities, with_device_waits(context, activities, collectives, links.launch)
 
 
 def _note_unknown(context: Context, compiled: Bool, replayed: Bool) -> None:
@@ -266,6 +268,7 @@ def _describe(
         in_elements=args.in_elements if args is not None else None,
         out_elements=args.out_elements if args is not None else None,
         peers=peers_of(op, args, metadata.rank),
+        group_name=args.group_name if args is not None else None,
     )
 
 

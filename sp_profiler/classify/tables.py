@@ -109,6 +109,7 @@ class Collective:
     out_elements: int | None = None
     peers: tuple[int, ...] = ()
     bandwidth_known: bool = True  # False: the interval is not the transfer (gloo send/recv)
+    group_name: str | None = None  # torch's name of the group in its metadata; not unique, see `group`
     thread_sat_idle: bool = False  # CPU files: the launching thread began nothing until the collective's end
 
 

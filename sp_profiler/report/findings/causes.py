@@ -90,12 +90,31 @@ _BUCKETS = (
 )
 
 
+_PREFETCH = (
+    "Parameters are gathered layer by layer: gather the next layer's earlier (FSDP2 "
+    "set_modules_to_forward_prefetch, FSDP1 forward_prefetch and limit_all_gathers, ZeRO "
+    "stage3_prefetch_bucket_size), keep them after forward (reshard_after_forward=False), or shard within a "
+    "host only."
+)
+
+
 def _with_buckets(parts: Sequence[tuple[int, CollectiveFigures]], usual: str) -> str:
-    """The usual advice, and what helps where data parallelism reduces gradients."""
+    """The usual advice, and what helps where data parallelism reduces gradients or gathers parameters."""
     gradients = [c.purpose == "param-grad" and c.is_async is not False for _, c in parts]
-    if all(gradients):
-        return _BUCKETS
-    return f"{usual} {_BUCKETS}" if any(gradients) else usual
+    gathers = [c.purpose == "param-gather" and c.is_async is not False for _, c in parts]
+    data_parallel = [a or b for a, b in zip(gradients, gathers, strict=True)]
+    told = [] if all(data_parallel) else [usual]
+    told += [_BUCKETS] if any(gradients) else []
+    return " ".join(told + ([_PREFETCH] if any(gathers) else []))
+
+
+_SYNCHRONOUS_RULES = ("declared-synchronous", "on-compute-stream", "waited-at-once", "thread-idle")
+
+
+def _is_synchronous(c: CollectiveFigures) -> bool:
+    """Whether the trace says it, or what decided its cause."""
+    by_rule = c.cause_evidence is not None and c.cause_evidence.rule in _SYNCHRONOUS_RULES
+    return c.is_async is False or (c.is_async is None and by_rule)
 
 
 def _synchronous_with_partner(facts: Facts) -> Finding | None:
@@ -103,7 +122,7 @@ def _synchronous_with_partner(facts: Facts) -> Finding | None:
     which = [
         c
         for c in facts.between_ranks
-        if c.is_async is False and c.hideable_ns and c.hideable_ns > (c.hidden_ns or 0)
+        if _is_synchronous(c) and c.hideable_ns and c.hideable_ns > (c.hidden_ns or 0)
     ]
     if not which:
         return None

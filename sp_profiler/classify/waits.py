@@ -1,0 +1,354 @@
+"""When computation waits for a collective, in device traces of which no range or `Seq` tells.
+
+A collective of torch runs on a stream of its own; `work.wait()` makes the current stream wait for it. Traces
+show that as a `record_param_comms` named `wait`, as `_c10d_functional::wait_tensor` and as a
+`cudaStreamWaitEvent` (`hipStreamWaitEvent`); none says for which collective. Rules, the first that gives one:
+
+at-once       the next wait of the launching thread, with nothing launched in between
+in-order      a recorded `wait` of the group: for its oldest collective that nobody waited for yet
+reducer       the waits behind the last bucket that DDP's reducer launched: one for each bucket, in order
+copy-out      FSDP2 waits for an all-gather where it copies its parameters out
+
+Every one is checked on the device: the next computation launched behind the wait begins after the collective
+ended. If it does not, the wait was another stream's (FSDP, ZeRO launch from streams of their own, and a
+collective that is synchronous there blocks no computation), and nothing is told.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sp_profiler.classify.collectives import is_collective, unified_op
+from sp_profiler.classify.context import Context
+from sp_profiler.classify.tables import Activities, Collective, Kind
+from sp_profiler.trace.tables import NONE, Category, Int64
+
+_JITTER_NS = 1000  # between the end of a collective and the start of what waited for it
+_STREAM_WAIT = re.compile(r"^(?:cu(?:da)?|hip)StreamWaitEvent")
+_LAUNCHING = re.compile(r"^_?c10d(?:_functional)?::(?!wait)|^record_param_comms$|^nccl:")
+_WAIT_OPERATOR = re.compile(r"^_?c10d_functional::wait")
+_COPY_OUT = re.compile(r"^FSDP::all_gather_copy_out(.*)$", re.DOTALL)
+_GATHER = re.compile(r"^FSDP::all_gather(?!_copy)(.*)$", re.DOTALL)
+
+Span = tuple[int, int]
+
+
+def with_device_waits(
+    context: Context, activities: Activities, collectives: tuple[Collective, ...], launch: Int64
+) -> tuple[Collective, ...]:
+    """The collectives with the waits that the trace shows without naming them.
+
+    `launch`: position of each activity's launch in the nest. What runs on a stream of its own is asynchronous
+    even where its metadata call it synchronous (it is, on that stream): FSDP's collectives, and those beside
+    which computation runs that was launched behind them.
+    """
+    threads = _Threads(context, activities, launch)
+    stream = _ComputeStreams(activities)
+    found = list(collectives)
+    asked: list[_Asked] = []
+    for i, one in enumerate(collectives):
+        position = int(launch[one.activity])
+        if position == NONE or activities.kind[one.activity] != Kind.COMMUNICATION:
+            continue
+        about = _Asked(i, position, threads.of(position), threads.call_end(position), activities, one)
+        shards = one.purpose_rule == "operator-name" and one.purpose in ("param-gather", "param-grad")
+        if stream.is_apart(about) and (shards or (one.is_async is False and stream.ran_beside(about))):
+            found[i] = replace(one, is_async=True)
+        elif one.is_async is False:
+            continue
+        if one.wait_start_ns is None and not (shards and one.purpose == "param-grad"):
+            asked.append(about)
+    for about, wait in _waits(asked, threads, stream):
+        reduced = about.one.purpose_rule == "accumulate-grad" and threads.has_reducer
+        found[about.index] = replace(
+            found[about.index],
+            wait_start_ns=wait[0],
+            wait_end_ns=wait[1],
+            is_async=True if reduced else found[about.index].is_async,
+        )
+    return tuple(found)
+
+
+class _Asked:
+    """One collective whose wait is looked for."""
+
+    def __init__(
+        self, index: int, position: int, thread: int, call_end: int, activities: Activities, one: Collective
+    ) -> None:
+        self.index = index
+        self.position = position
+        self.thread = thread
+        self.call_end = call_end
+        self.one = one
+        self.device = int(activities.device[one.activity])
+        self.stream = int(activities.stream[one.activity])
+        self.end = int(activities.end_ns[one.activity])
+        self.is_sharding = one.purpose_rule == "operator-name" and one.purpose == "param-gather"
+        self.step = int(activities.step[one.activity])
+
+
+@dataclass(frozen=True)
+class _Wait:
+    start: int
+    end: int
+    thread: int
+    group: str | None  # None: a stream's wait, whose group nobody says
+
+
+class _Threads:
+    """What the threads of the host did: launches, collectives' calls, waits."""
+
+    def __init__(self, context: Context, activities: Activities, launch: Int64) -> None:
+        self._context = context
+        nest, events, strings = context.nest, context.trace.events, context.trace.strings
+        name = events.name[nest.row]
+        described = np.array([is_collective(a) for a in context.trace.collectives] + [False], np.bool_)
+        is_call = strings.match(name, lambda text: _LAUNCHING.match(text) is not None)
+        is_wait = _is_wait_record(context)
+        self._calls = nest.nearest(is_call & ~is_wait & (described[events.collective[nest.row]] | ~is_wait))
+        self.launches: dict[int, list[int]] = defaultdict(list)
+        linked = launch[launch != NONE]
+        for thread, time in zip(
+            nest.thread[linked].tolist(), events.start_ns[nest.row[linked]].tolist(), strict=True
+        ):
+            self.launches[thread].append(time)
+        for times in self.launches.values():
+            times.sort()
+        self.waits = self._find_waits(is_wait)
+        self.starts = {t: [w.start for w in waits] for t, waits in self.waits.items()}
+        self.has_reducer = any(
+            text is not None
+            and text.startswith(
+                ("DistributedDataParallel.", "torch.distributed.ddp.", "torch::distributed::r")
+            )
+            for text in (strings[int(code)] for code in np.unique(name))
+        )
+
+    def of(self, position: int) -> int:
+        return int(self._context.nest.thread[position])
+
+    def call_end(self, position: int) -> int:
+        """The end of the outermost operator of the collective around its launch."""
+        nest = self._context.nest
+        call = int(self._calls[position])
+        outer = call
+        while outer != NONE:
+            call, parent = outer, int(nest.parent[outer])
+            outer = int(self._calls[parent]) if parent != NONE else NONE
+        return self._context.span_at(call if call != NONE else position)[1]
+
+    def range_key(self, position: int, pattern: re.Pattern[str]) -> str | None:
+        """What follows the name of the nearest range of this kind around a position."""
+        nest, events = self._context.nest, self._context.trace.events
+        while position != NONE:
+            text = self._context.trace.strings[int(events.name[nest.row[position]])]
+            match = pattern.match(text or "")
+            if match is not None:
+                return match[1]
+            position = int(nest.parent[position])
+        return None
+
+    def ranges(self, pattern: re.Pattern[str]) -> list[tuple[int, int, str]]:
+        """Start, end and the rest of the name of all ranges of this kind, by start."""
+        nest, events, strings = self._context.nest, self._context.trace.events, self._context.trace.strings
+        name = events.name[nest.row]
+        hits = np.flatnonzero(strings.match(name, lambda text: pattern.match(text) is not None))
+        found: list[tuple[int, int, str]] = []
+        for position in hits.tolist():
+            match = pattern.match(strings[int(name[position])] or "")
+            if match is not None:
+                found.append((*self._context.span_at(position), match[1]))
+        return sorted(found)
+
+    def launched_between(self, thread: int, start: int, end: int) -> int:
+        times = self.launches.get(thread, [])
+        return bisect_left(times, end) - bisect_left(times, start)
+
+    def next_wait(self, thread: int, after: int) -> _Wait | None:
+        at = bisect_left(self.starts.get(thread, []), after)
+        waits = self.waits.get(thread, [])
+        return waits[at] if at < len(waits) else None
+
+    def waits_from(self, thread: int, after: int, until: int | None) -> list[_Wait]:
+        starts = self.starts.get(thread, [])
+        low = bisect_left(starts, after)
+        high = len(starts) if until is None else bisect_left(starts, until)
+        return self.waits.get(thread, [])[low:high]
+
+    def _find_waits(self, is_wait: np.ndarray) -> dict[int, list[_Wait]]:
+        """Recorded waits, and streams' waits outside of them and of the calls of collectives."""
+        context, nest, events = self._context, self._context.nest, self._context.trace.events
+        streams = events.category[nest.row] == int(Category.RUNTIME)
+        streams &= context.trace.strings.match(
+            events.name[nest.row], lambda text: _STREAM_WAIT.match(text) is not None
+        )
+        operators = context.trace.strings.match(
+            events.name[nest.row], lambda text: _WAIT_OPERATOR.match(text) is not None
+        )
+        streams &= (nest.nearest(is_wait | operators)[:-1] == NONE) & (self._calls[:-1] == NONE)
+        told = nest.nearest(operators)[np.flatnonzero(is_wait)]
+        operators[told[told != NONE]] = False  # the record inside tells more
+        waits: dict[int, list[_Wait]] = defaultdict(list)
+        for position in np.flatnonzero(is_wait | streams | operators).tolist():
+            group = None
+            if is_wait[position]:
+                args = context.trace.collectives[int(events.collective[nest.row[position]])]
+                group = args.group_name or ""
+            waits[int(nest.thread[position])].append(
+                _Wait(*context.span_at(position), int(nest.thread[position]), group)
+            )
+        for found in waits.values():
+            found.sort(key=lambda wait: wait.start)
+        return waits
+
+
+def _is_wait_record(context: Context) -> np.ndarray:
+    """Which positions are the `wait` of a work."""
+    told = [
+        args.name is not None and unified_op(args.name) is None and args.name.lower() == "wait"
+        for args in context.trace.collectives
+    ]
+    events = context.trace.events
+    return np.array([*told, False], np.bool_)[events.collective[context.nest.row]] & (
+        events.category[context.nest.row] == int(Category.CPU_OP)
+    )
+
+
+class _ComputeStreams:
+    """The computation on the stream of each device that holds most of it, in order of launch."""
+
+    def __init__(self, activities: Activities) -> None:
+        self._main: dict[int, int] = {}
+        self._launch: dict[int, Int64] = {}
+        self._start: dict[int, Int64] = {}
+        computes = np.flatnonzero((activities.kind == Kind.COMPUTATION) & (activities.launch_ns != NONE))
+        length = activities.end_ns - activities.start_ns
+        for device in np.unique(activities.device[computes]).tolist():
+            mine = computes[activities.device[computes] == device]
+            streams, place = np.unique(activities.stream[mine], return_inverse=True)
+            time = np.bincount(place.ravel(), weights=length[mine].astype(np.float64))
+            main = int(streams[int(np.argmax(time))])
+            mine = mine[activities.stream[mine] == main]
+            mine = mine[np.argsort(activities.launch_ns[mine], kind="stable")]
+            self._main[device] = main
+            self._launch[device] = activities.launch_ns[mine]
+            self._start[device] = activities.start_ns[mine]
+
+    def begins_after(self, device: int, time: int) -> int | None:
+        """When the next computation launched at or after `time` begins."""
+        if device not in self._launch:
+            return None
+        at = int(np.searchsorted(self._launch[device], time, side="left"))
+        return int(self._start[device][at]) if at < len(self._launch[device]) else None
+
+    def blocked(self, asked: _Asked, wait: int) -> bool:
+        """Whether what is computed behind a wait began after the collective's end, as far as there is any."""
+        begins = self.begins_after(asked.device, wait)
+        return begins is None or begins >= asked.end - _JITTER_NS
+
+    def is_apart(self, asked: _Asked) -> bool:
+        """Whether the collective runs on another stream than the computation."""
+        return asked.stream != self._main.get(asked.device)
+
+    def ran_beside(self, asked: _Asked) -> bool:
+        """Whether computation launched behind the collective's call began before its end."""
+        begins = self.begins_after(asked.device, asked.call_end)
+        return begins is not None and begins < asked.end - _JITTER_NS
+
+
+# --- which wait is whose --------------------------------------------------------------------------------
+
+
+def _waits(asked: Sequence[_Asked], threads: _Threads, stream: _ComputeStreams) -> list[tuple[_Asked, Span]]:
+    found: dict[int, Span] = _copied_out([one for one in asked if one.is_sharding], threads, stream)
+    others = [one for one in asked if not one.is_sharding]
+    reduced = [one for one in others if one.one.purpose_rule == "accumulate-grad" and threads.has_reducer]
+    if reduced:
+        found |= _reducers(reduced, threads, stream)
+        mine = {one.index for one in reduced}
+        others = [one for one in others if one.index not in mine]
+    found |= _recorded(others, threads, stream)
+    return [(one, found[one.index]) for one in asked if one.index in found]
+
+
+def _recorded(others: Sequence[_Asked], threads: _Threads, stream: _ComputeStreams) -> dict[int, Span]:
+    """Waits at once, and recorded waits in the order of the group's collectives."""
+    found: dict[int, Span] = {}
+    taken: set[tuple[int, int]] = set()
+    for one in others:
+        wait = threads.next_wait(one.thread, one.call_end)
+        if wait is None or threads.launched_between(one.thread, one.call_end, wait.start):
+            continue
+        if (wait.thread, wait.start) in taken or not stream.blocked(one, wait.start):
+            continue
+        if wait.group is None or wait.group == _name_of(one):
+            found[one.index] = (wait.start, wait.end)
+            taken.add((wait.thread, wait.start))
+    pending: dict[str, list[_Asked]] = defaultdict(list)
+    happened: list[tuple[int, int, _Asked | _Wait]] = [
+        (one.call_end, 0, one) for one in others if one.index not in found
+    ]
+    happened += [
+        (wait.start, 1, wait)
+        for waits in threads.waits.values()
+        for wait in waits
+        if wait.group is not None and (wait.thread, wait.start) not in taken
+    ]
+    for _, _, what in sorted(happened, key=lambda item: item[:2]):
+        if isinstance(what, _Asked):
+            pending[_name_of(what)].append(what)
+            continue
+        waiting = pending.get(what.group or "", [])
+        whose = next((one for one in waiting if stream.blocked(one, what.start)), None)
+        if whose is not None:
+            waiting.remove(whose)
+            found[whose.index] = (what.start, what.end)
+    return found
+
+
+def _name_of(asked: _Asked) -> str:
+    return asked.one.group_name or ""
+
+
+def _reducers(buckets: Sequence[_Asked], threads: _Threads, stream: _ComputeStreams) -> dict[int, Span]:
+    """The waits that directly follow the last bucket of a backward, one for each of its buckets."""
+    found: dict[int, Span] = {}
+    by_backward: dict[tuple[int, int], list[_Asked]] = defaultdict(list)
+    for one in sorted(buckets, key=lambda one: one.call_end):
+        by_backward[one.thread, one.step].append(one)
+    for (thread, _), mine in by_backward.items():
+        run: list[_Asked] = []
+        for place, one in enumerate(mine):
+            run.append(one)
+            until = mine[place + 1].call_end if place + 1 < len(mine) else None
+            waits = [wait for wait in threads.waits_from(thread, one.call_end, until) if wait.group is None]
+            if len(waits) < len(run) or threads.launched_between(thread, one.call_end, waits[0].start):
+                continue  # backward goes on, or the waits are not in the trace
+            for bucket, wait in zip(run, waits, strict=False):
+                if stream.blocked(bucket, wait.start):
+                    found[bucket.index] = (wait.start, wait.end)
+            run = []
+    return found
+
+
+def _copied_out(gathers: Sequence[_Asked], threads: _Threads, stream: _ComputeStreams) -> dict[int, Span]:
+    """FSDP2's all-gathers: the next copy out of the same module."""
+    found: dict[int, Span] = {}
+    if not gathers:
+        return found
+    by_module: dict[str, list[Span]] = defaultdict(list)
+    for start, end, module in threads.ranges(_COPY_OUT):
+        by_module[module].append((start, end))
+    for one in gathers:
+        module = threads.range_key(one.position, _GATHER)
+        spans = by_module.get(module, []) if module is not None else []
+        at = bisect_left(spans, (one.call_end, one.call_end))
+        if at < len(spans) and stream.blocked(one, spans[at][0]):
+            found[one.index] = spans[at]
+    return found
