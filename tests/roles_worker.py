@@ -30,6 +30,23 @@ RUNS: dict[str, dict[str, Any]] = {
     "sp-shard-async-fused": {"mode": "sp", "save": "shard", "comm": "async", "projections": "fused"},
     "tp-async-accumulated": {"mode": "tp", "comm": "async", "num_microbatches": 3, "norm": "fused"},
     "ddp-accumulated": {"mode": "ddp", "num_microbatches": 3},
+    "ddp-recompute-full": {"mode": "ddp", "recompute": "full"},
+    "tp-async-recompute-full": {"mode": "tp", "comm": "async", "recompute": "full"},
+    "tp-sync-recompute-selective": {"mode": "tp", "comm": "sync", "recompute": "selective"},
+    "sp-full-sync-recompute-full": {"mode": "sp", "save": "full", "comm": "sync", "recompute": "full"},
+    "sp-shard-async-recompute-full": {
+        "mode": "sp",
+        "save": "shard",
+        "comm": "async",
+        "projections": "fused",
+        "recompute": "full",
+    },
+    "sp-shard-async-recompute-selective": {
+        "mode": "sp",
+        "save": "shard",
+        "comm": "async",
+        "recompute": "selective",
+    },
 }
 
 

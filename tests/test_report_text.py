@@ -12,7 +12,7 @@ from rich.console import Console
 from test_report_html import hostile_report
 
 from sp_profiler.report import markdown, terminal
-from sp_profiler.report.compare_table import compare_table, run_label
+from sp_profiler.report.compare_table import compare_table, ordered, run_label
 from sp_profiler.report.model import Report
 
 
@@ -98,6 +98,21 @@ def test_side_by_side() -> None:
 )
 def test_runs_are_called_as_people_call_them(mode: str, save: str | None, comm: str, label: str) -> None:
     assert run_label(make_report(mode=mode, save=save, comm=comm)) == label
+
+
+@pytest.mark.parametrize(
+    ("schedule", "label"),
+    [
+        ({"mode": "tp", "comm": "async"}, "TP async, selective recompute"),
+        ({"mode": "sp", "save": "shard", "comm": "async"}, "SP recompute, selective recompute"),
+        ({"mode": "ddp"}, "DDP, selective recompute"),
+    ],
+)
+def test_recompute_is_part_of_a_runs_name(schedule: dict[str, str], label: str) -> None:
+    plain = make_report(**schedule)
+    again = replace(plain, run=replace(plain.run, workload={**schedule, "recompute": "selective"}))
+    assert run_label(again) == label
+    assert ordered([again, plain]) == [plain, again]
 
 
 def table_rows(text: str) -> list[list[str]]:

@@ -15,7 +15,7 @@ from sp_profiler.analysis.rank import analyze_rank
 from sp_profiler.analysis.results import RankResult
 from sp_profiler.analysis.steps import WindowRule
 from sp_profiler.classify import classify
-from sp_profiler.classify.tables import Classified, Kind, Role
+from sp_profiler.classify.tables import Classified, Kind, Phase, Role
 from sp_profiler.trace.decode import decode_trace
 from sp_profiler.trace.tables import Trace
 
@@ -61,6 +61,33 @@ def test_roles_agree_with_the_annotations(recorded: Path, name: str, kind: str) 
 
 
 @pytest.mark.parametrize("kind", ["cpu", "device"])
+@pytest.mark.parametrize("name", [name for name in RUNS if "recompute" in name])
+def test_forward_gemms_in_backward_are_recompute(recorded: Path, name: str, kind: str) -> None:
+    """With and without annotations: every forward GEMM of a block once more, the head's not. A core that is
+    repeated is attention, forward collectives that are repeated belong to backward."""
+    _, *readings = both(recorded, name, kind)
+    options = RUNS[name]
+    fused = options.get("projections") == "fused"
+    linears = 2 * (4 if fused else 7)  # of two blocks
+    again = 0 if options["recompute"] == "selective" else linears
+    for classified in readings:
+        gemms = np.flatnonzero(classified.activities.is_gemm)
+        found = Counter(roles(classified, gemms))
+        pieces = found["FWD"] // (linears + 1)  # of a GEMM: on the CPU its operator's stretches of self time
+        assert pieces == 1 or kind == "cpu"
+        assert (found["FWD"], found["RECOMPUTE"]) == (pieces * (linears + 1), pieces * again)
+        repeated = gemms[classified.activities.role[gemms] == Role.RECOMPUTE]
+        assert set(classified.activities.phase[repeated].tolist()) <= {int(Phase.BACKWARD)}
+        collectives = classified.activities.collective >= 0
+        phases = classified.activities.phase[collectives]
+        purposes = np.array([c.purpose for c in classified.collectives])
+        forward = Counter(phases[purposes == "activation"].tolist())
+        once = {"ddp": 0, "tp": 2 * 2, "sp": 2 * (4 if fused else 7)}[options["mode"]]
+        assert forward[int(Phase.BACKWARD)] == (once if again else 0)
+        assert forward[int(Phase.FORWARD)] == once + (options["mode"] == "sp")
+
+
+@pytest.mark.parametrize("kind", ["cpu", "device"])
 @pytest.mark.parametrize("name", RUNS)
 def test_attention_and_optimizer_agree(recorded: Path, name: str, kind: str) -> None:
     """All computation, not only GEMMs: a workload's ranges name attention and the optimizer whole."""
@@ -71,7 +98,9 @@ def test_attention_and_optimizer_agree(recorded: Path, name: str, kind: str) -> 
         assert mine.any() or kind == "device"
         # A range around a node holds a few views and copies that are outside the attention operator.
         core = mine & ~np.isin(blind.activities.role, [Role.OTHER])
-        np.testing.assert_array_equal(core, (blind.activities.role == role) & rows)
+        # A core that is repeated lies in its node, with views around its range.
+        views = (annotated.activities.role == Role.RECOMPUTE) & ~annotated.activities.is_gemm
+        np.testing.assert_array_equal(core, (blind.activities.role == role) & rows & ~views)
 
 
 @pytest.mark.parametrize("kind", ["cpu", "device"])

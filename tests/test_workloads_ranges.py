@@ -130,6 +130,10 @@ def test_the_optimizer_is_marked(step: Any) -> None:
 def test_events_of_a_thread_form_a_tree(step: Any) -> None:
     """No range begins inside one event and ends outside of it, or "innermost" would mean nothing."""
     _, spans = step
+    assert_tree(spans)
+
+
+def assert_tree(spans: list[Span]) -> None:
     by_thread: dict[Any, list[Span]] = defaultdict(list)
     for span in spans:
         by_thread[span.thread].append(span)
@@ -190,3 +194,42 @@ def test_accumulation_reduces_in_the_last_micro_batch_only(one_rank: Any, tmp_pa
     wgrads = [span for span, r in ranges_of(spans, "wgrad") if r.module == "head"]
     assert len(wgrads) == 2
     assert min(span.start for span, _ in ranges_of(spans, "comm")) > wgrads[1].start
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda s: "-".join(s.values()))
+def test_a_repeated_block_lies_in_its_range(schedule: dict[str, str], one_rank: Any, tmp_path: Path) -> None:
+    """Inside a node of backward; the repetition stops early, and what it leaves open is closed."""
+    config = config_of(1, dtype="f32", recompute="full", **schedule)
+    spans = spans_of(config, one_rank, tmp_path)
+    assert_tree(spans)
+    blocks = ranges_of(spans, "recompute")
+    assert [(r.module, r.layer) for _, r in blocks] == [("layers.1", 1), ("layers.0", 0)]
+    first_backward = min(span.start for span, _ in ranges_of(spans, "dgrad"))
+    forward = [(span, r) for span, r in ranges_of(spans, "fwd") if r.layer is not None]
+    for layer in range(config.layers):
+        once, again = [
+            [r.module for span, r in forward if r.layer == layer and (span.start > first_backward) == late]
+            for late in (False, True)
+        ]
+        assert again == once
+        assert len(once) == len(LINEARS)
+    for span, _ in forward:
+        around = [r for mark, r in blocks if mark.holds(span)]
+        assert len(around) == (span.start > first_backward)
+    phases = {
+        (r.fields["phase"], any(mark.holds(span) for mark, _ in blocks))
+        for span, r in ranges_of(spans, "comm")
+        if r.fields["purpose"] == "activation" and r.layer is not None
+    }
+    assert phases == (set() if config.mode == "ddp" else {("forward", False), ("backward", True)})
+
+
+def test_a_repeated_core_is_marked_as_attention(one_rank: Any, tmp_path: Path) -> None:
+    config = config_of(1, dtype="f32", recompute="selective", mode="tp")
+    spans = spans_of(config, one_rank, tmp_path)
+    assert_tree(spans)
+    cores = ranges_of(spans, "recompute")
+    assert [r.module for _, r in cores] == ["layers.1.attention.core", "layers.0.attention.core"]
+    again = [span for span, _ in ranges_of(spans, "attention") if any(mark.holds(span) for mark, _ in cores)]
+    assert len(again) == config.layers
+    assert not [span for span, _ in ranges_of(spans, "fwd") if any(mark.holds(span) for mark, _ in cores)]

@@ -21,6 +21,7 @@ from sp_profiler.record.annotate import Range, parse_range
 from sp_profiler.trace.decode import decode_trace
 from workloads.config import WorkloadConfig
 from workloads.data import batches
+from workloads.measure import fake_rank, measure_saved
 from workloads.train import StepTimer, choose_device, main
 
 SMALL = {**SIZES, "seq_len": 64, "hidden": 64, "ffn": 192, "warmup": 1, "active_steps": 2}
@@ -28,7 +29,9 @@ GLOO_NAMES = {"reduce_scatter": "gloo:all_reduce"}
 """How gloo shows an op, where that differs from gloo:<op>."""
 
 
-def torchrun(folder: Path, *, profile: bool, **options: Any) -> subprocess.CompletedProcess[str]:
+def torchrun(
+    folder: Path, *, profile: bool, arguments: tuple[str, ...] = (), **options: Any
+) -> subprocess.CompletedProcess[str]:
     config = folder / "config.json"
     config.write_text(json.dumps(WorkloadConfig(ranks=2, **{**SMALL, **options}).to_dict()))
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -37,7 +40,7 @@ def torchrun(folder: Path, *, profile: bool, **options: Any) -> subprocess.Compl
         environment["SP_PROFILE_OUT"] = str(folder)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     process = subprocess.Popen(
-        [*launcher, "-m", "workloads.train", str(config)],
+        [*launcher, "-m", "workloads.train", str(config), *arguments],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -74,6 +77,42 @@ def test_each_rank_tells_its_losses_times_and_groups(sp_run: Path) -> None:
         assert report["collectives"] == 3 * 41
     assert reports[0]["losses"] == reports[1]["losses"]
     assert reports[0]["losses"][-1] < reports[0]["losses"][0]
+
+
+@pytest.mark.gloo
+def test_each_rank_tells_what_it_keeps_for_backward(sp_run: Path) -> None:
+    """Measured before training, as the plan has it; collectives and losses are those of training alone."""
+    config = WorkloadConfig(ranks=2, **SMALL, mode="sp", save="shard", comm="async")
+    with fake_rank(2) as communicator:
+        planned = measure_saved(config, communicator, torch.device("cpu"))
+    for rank in range(2):
+        report = json.loads((sp_run / f"rank-{rank:05d}.workload.json").read_text())
+        assert report["saved_tensors"] == json.loads(json.dumps(planned.to_json()))
+        assert report["saved_tensors"]["hidden_bytes"] == 0
+        assert report["saved_tensors"]["saved_bytes"] == sum(
+            tensor["bytes"] for tensor in report["saved_tensors"]["tensors"]
+        )
+
+
+@pytest.mark.gloo
+def test_measuring_can_be_left_out_and_changes_nothing(sp_run: Path, tmp_path: Path) -> None:
+    """Bitwise the same losses, the same collectives with the same numbers in the trace."""
+    options = {"mode": "sp", "save": "shard", "comm": "async"}
+    done = torchrun(tmp_path, profile=True, arguments=("--no-saved-tensors",), **options)
+    assert done.returncode == 0, done.stderr
+
+    def told(folder: Path) -> tuple[dict[str, Any], list[str]]:
+        report = json.loads((folder / "rank-00001.workload.json").read_text())
+        trace = decode_trace(str(folder / "rank-00001.pt.trace.json.gz"))
+        names = (trace.strings[code] or "" for code in trace.events.name)
+        return report, [name for name in names if name.startswith("sp::")]
+
+    (measured, its_ranges), (plain, ranges) = told(sp_run), told(tmp_path)
+    assert plain.pop("saved_tensors") is None
+    assert measured.pop("saved_tensors")
+    assert (plain["losses"], plain["collectives"]) == (measured["losses"], measured["collectives"])
+    assert ranges == its_ranges
+    assert len([name for name in ranges if name.startswith("sp::comm")]) == 2 * 41
 
 
 @pytest.mark.gloo

@@ -208,6 +208,16 @@ def _mean_losses(losses: list[Tensor], config: WorkloadConfig, communicator: Com
     return values.tolist()
 
 
+def measured(config: WorkloadConfig, communicator: Communicator, device: torch.device) -> dict[str, Any]:
+    """What one step keeps and holds, for run.json: a step of a workload of its own, built and let go."""
+    from workloads.measure import measure_saved
+
+    result = measure_saved(config, communicator, device).to_json()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # what training finds must not depend on whether this ran
+    return result
+
+
 class NoProfile:
     """Stands in for the profiler's session where nothing is recorded."""
 
@@ -253,17 +263,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m workloads.train", description=__doc__)
     parser.add_argument("config", help="JSON file with the workload's options")
     parser.add_argument("--backend", choices=("auto", "nccl", "gloo"), default="auto")
+    parser.add_argument(
+        "--no-saved-tensors",
+        action="store_true",
+        help="leave out the step before training that measures what is kept for backward",
+    )
     options = parser.parse_args(arguments)
     try:
-        run_rank(read_config(options.config), options.backend)
+        run_rank(read_config(options.config), options.backend, saved_tensors=not options.no_saved_tensors)
     except SpProfilerError as error:
         print(error, file=sys.stderr)
         return error.exit_code
     return 0
 
 
-def run_rank(config: WorkloadConfig, backend: str) -> None:
-    """One rank's whole life, from the launcher's environment to its result file."""
+def run_rank(config: WorkloadConfig, backend: str, *, saved_tensors: bool) -> None:
+    """One rank's whole life, from the launcher's environment to its result file.
+
+    `saved_tensors`: measure what is kept for backward, when there is a folder to tell it in.
+    """
+    folder = os.environ.get("SP_PROFILE_OUT")
     missing = [name for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK") if name not in os.environ]
     if missing:
         raise UsageError(f"{missing[0]} is not set: start this under torchrun")
@@ -273,11 +292,12 @@ def run_rank(config: WorkloadConfig, backend: str) -> None:
     backend, device = choose_device(backend, int(os.environ["LOCAL_RANK"]))
     with process_group(backend, device):
         communicator = new_communicator("dp" if config.mode == "ddp" else "tp", range(world_size))
-        result = train(config, communicator, device, profile_for(config))
+        saved = measured(config, communicator, device) if folder and saved_tensors else None
+        result = {**train(config, communicator, device, profile_for(config)), "saved_tensors": saved}
         bad = [i for i, loss in enumerate(result["losses"]) if loss != loss or abs(loss) == float("inf")]
         if bad:
             raise WorkloadError(f"rank {result['rank']}: the loss of step {bad[0]} is not finite")
-    if folder := os.environ.get("SP_PROFILE_OUT"):
+    if folder:
         write_result(result, folder)
 
 

@@ -291,10 +291,11 @@ def _by_node(
     launch = compute.launch[place]
     after = (asked.launch[who] != NONE) & (launch > asked.launch[who]) & (launch < _wait_or_never(asked, who))
     after &= ~asked.is_sync[who]
-    # A gradient gathered for a row linear is needed by both GEMMs: unless it is known to be asynchronous,
-    # what follows it in the node follows its end.
+    # A gradient gathered for a row linear is needed by both GEMMs, and what a repeated forward gathers or
+    # reduces by all that follows: unless it is known to be asynchronous, that follows its end.
     known_async = asked.is_async[who] | (asked.wait[who] != NONE)
-    after &= (purpose != "dgrad") | ~asked.gathers[who] | known_async
+    awaited = (purpose == "activation") | ((purpose == "dgrad") & asked.gathers[who])
+    after &= ~awaited | known_async
     reduces = (purpose == "dgrad") & ~asked.gathers[who]
     regathers = purpose == "input-regather"
     keep = np.where(reduces, role == Role.WGRAD, np.where(regathers, role == Role.DGRAD, after))

@@ -90,6 +90,7 @@ def _run_part(
                 timeout_s=args.timeout or DEFAULT_TIMEOUT_S,
                 command=command_line(),
                 on_progress=on_progress,
+                saved_tensors=args.saved_tensors,
             )
         except WorkloadError as error:
             raise with_logs(WorkloadError(f"{part.name}: {error}"), pending) from None

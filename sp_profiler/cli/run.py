@@ -38,7 +38,7 @@ SIZES = {
     "--num-microbatches": "micro-batches per step: gradient accumulation (1)",
 }
 
-SCHEDULE_OPTIONS = ("comm", "save", "projections", "norm")
+SCHEDULE_OPTIONS = ("comm", "save", "projections", "norm", "recompute")
 
 DEFAULT_TIMEOUT_S = 300.0
 TRACES = "rank-*.pt.trace.json.gz"
@@ -80,6 +80,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     schedule.add_argument(
         "--norm", choices=("eager", "fused"), help="RMSNorm: as usual in float32, or one operator (eager)"
     )
+    schedule.add_argument(
+        "--recompute",
+        choices=("none", "selective", "full"),
+        help="forward work done again in backward to save memory: no, attention cores or whole blocks (none)",
+    )
     running = parser.add_argument_group("running")
     running.add_argument(
         "--backend",
@@ -90,6 +95,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     running.add_argument("--warmup", type=int, metavar="N", help="steps before the profiled ones (2)")
     running.add_argument("--active-steps", type=int, metavar="N", help="profiled steps (3)")
     running.add_argument("--seed", type=int, metavar="N", help="of weights and data (0)")
+    running.add_argument(
+        "--no-saved-tensors",
+        dest="saved_tensors",
+        action="store_false",
+        help="leave out the step before the others that measures what is kept for backward",
+    )
     running.add_argument(
         "--timeout",
         type=float,
@@ -144,10 +155,7 @@ def workload_config(args: argparse.Namespace, mode: str, **fixed: Any) -> Worklo
         *flags,
         "ranks",
         "dtype",
-        "comm",
-        "save",
-        "projections",
-        "norm",
+        *SCHEDULE_OPTIONS,
         "warmup",
         "active_steps",
         "seed",
@@ -178,7 +186,9 @@ def _run_workload(args: argparse.Namespace) -> int:
     from sp_profiler.record.workload import choose_backend, record_workload
 
     config = workload_config(args, args.workload)
-    label = "-".join(part for part in (config.mode, config.canonical().save, config.canonical().comm) if part)
+    whole = config.canonical()
+    recompute = None if whole.recompute == "none" else f"recompute-{whole.recompute}"
+    label = "-".join(part for part in (whole.mode, whole.save, whole.comm, recompute) if part)
     with folder_for(args, label) as pending, Live() as live:
         backend = choose_backend(args.backend, config.ranks)
         if backend.note:
@@ -193,6 +203,7 @@ def _run_workload(args: argparse.Namespace) -> int:
                     timeout_s=args.timeout or DEFAULT_TIMEOUT_S,
                     command=command_line(),
                     on_progress=on_progress,
+                    saved_tensors=args.saved_tensors,
                 )
             except WorkloadError as error:
                 raise with_logs(error, pending) from None

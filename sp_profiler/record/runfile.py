@@ -40,6 +40,7 @@ def new_run() -> dict[str, Any]:
         "schedule": None,
         "losses": None,
         "step_times_ns": None,
+        "saved_tensors": None,
     }
 
 
@@ -92,8 +93,8 @@ def add_rank(content: Mapping[str, Any], rank: int, facts: Mapping[str, Any]) ->
 def add_workload(content: Mapping[str, Any], reports: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     """run.json with what the ranks of a workload wrote at their end, by rank.
 
-    Losses are those of the lowest rank; step times are kept by rank; the workload's groups replace those
-    torch knows, because they carry the names the annotations use.
+    Losses are those of the lowest rank; step times and saved tensors (None: not measured) are kept by rank;
+    the workload's groups replace those torch knows, because they carry the names the annotations use.
     """
     run = dict(content)
     if not reports:
@@ -102,6 +103,10 @@ def add_workload(content: Mapping[str, Any], reports: Mapping[int, Mapping[str, 
     run["losses"] = first.get("losses")
     times = {str(rank): report["step_times_ns"] for rank, report in sorted(reports.items())}
     run["step_times_ns"] = times
+    saved = {
+        str(rank): found for rank, report in sorted(reports.items()) if (found := report.get("saved_tensors"))
+    }
+    run["saved_tensors"] = saved or None
     groups = {group["key"]: group for report in reports.values() for group in report.get("groups", [])}
     if groups:
         run["groups"] = sorted(groups.values(), key=lambda group: (group["ranks"], group["key"]))

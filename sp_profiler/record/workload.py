@@ -82,17 +82,20 @@ def record_workload(
     timeout_s: float,
     command: Sequence[str],
     on_progress: OnProgress,
+    saved_tensors: bool = True,
 ) -> None:
     """Run a workload; `folder` then holds one trace a rank and run.json.
 
+    `saved_tensors`: whether a step before the profiled ones measures what is kept for backward.
     Raises WorkloadError (see `launch.run_job`; also when a rank left no trace) and KeyboardInterrupt.
     """
     settings = rank_environment(config.mode, backend, os.environ)
     config_file = logs / "workload.json"
     config_file.write_text(json.dumps(config.to_dict(), indent=1))
+    options = [] if saved_tensors else ["--no-saved-tensors"]
     job = Job(
         module="workloads.train",
-        arguments=[str(config_file), "--backend", backend.name],
+        arguments=[str(config_file), "--backend", backend.name, *options],
         ranks=config.ranks,
         out=folder,
         log_dir=logs,

@@ -44,6 +44,7 @@ _ORDER = {
     "mode": ("ddp", "tp", "sp"),
     "save": ("full", "shard"),
     "comm": ("sync", "async"),
+    "recompute": ("none", "selective", "full"),
 }
 
 
@@ -54,7 +55,7 @@ def ordered(reports: Sequence[Report]) -> list[Report]:
     """
 
     def place(report: Report) -> list[int]:
-        workload = report.run.workload or {}
+        workload = {"recompute": "none", **(report.run.workload or {})}  # runs of old do not say it
         said = [(workload.get(key), known) for key, known in _ORDER.items()]
         return [known.index(value) if value in known else len(known) for value, known in said]
 
@@ -107,11 +108,13 @@ def run_label(report: Report) -> str:
     """The workload in the words people use (`TP async`, `SP recompute`), else the run's name."""
     workload = report.run.workload or {}
     mode, comm, save = workload.get("mode"), workload.get("comm"), workload.get("save")
+    recompute = workload.get("recompute") or "none"
+    again = "" if recompute == "none" else f", {recompute} recompute"
     if mode == "sp":
         known = {("full", "sync"): "SP basic", ("shard", "async"): "SP recompute"}
-        return known.get((str(save), str(comm)), f"SP save={save} {comm}")
+        return known.get((str(save), str(comm)), f"SP save={save} {comm}") + again
     if mode == "tp":
-        return f"TP {comm}"
+        return f"TP {comm}{again}"
     if mode == "ddp":
-        return "DDP"
+        return f"DDP{again}"
     return report.run.name
