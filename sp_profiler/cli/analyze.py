@@ -60,12 +60,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Analyse every run that the paths hold; returns the worst exit code."""
+    from sp_profiler.cli import memory
     from sp_profiler.report.format import visible
     from sp_profiler.trace.find import find_runs
 
     if args.out in SCREEN:
         args.out = None
-    _refuse_contradictions(args)
+    refuse_contradictions(args)
+    if memory.takes(args.paths):
+        return memory.show_snapshots(args)
     rule = window_rule(args.window, args.steps)
     how = reading(args)
     lent = None if args.baseline is None else load_baseline(args.baseline)
@@ -108,9 +111,9 @@ def distinct(runs: list[RunFiles]) -> list[RunFiles]:
     return named
 
 
-def _refuse_contradictions(args: argparse.Namespace) -> None:
+def refuse_contradictions(args: argparse.Namespace) -> None:
     """UsageError for output options that cannot be meant together, whatever is analysed."""
-    formats = _formats(args)
+    formats = formats_of(args)
     if args.json and args.out is not None:
         raise UsageError("--json prints to the screen: use --format json with -o")
     if args.json and set(args.formats) - {"json"}:
@@ -135,11 +138,11 @@ def _places(args: argparse.Namespace, runs: list[RunFiles]) -> list[Path | None]
 
     if args.out is None:
         return [None] * len(runs)
-    formats = _formats(args)
+    formats = formats_of(args)
     out = Path(args.out)
     if is_one_file(args.out, formats, len(runs)):
         places, files = [out], [out]
-    elif (out.exists() and not out.is_dir()) or _named_as_file(args.out):
+    elif (out.exists() and not out.is_dir()) or named_as_file(args.out):
         what = f"{counted(len(runs), 'run')} as {', '.join(formats)}"
         is_one = "is a file" if out.exists() else "names a file"
         raise UsageError(f"{out} {is_one}, but {what} {'need' if len(runs) > 1 else 'needs'} a folder")
@@ -157,7 +160,7 @@ def _places(args: argparse.Namespace, runs: list[RunFiles]) -> list[Path | None]
     return list(places)
 
 
-def _named_as_file(out: str) -> bool:
+def named_as_file(out: str) -> bool:
     """Whether it looks like one of our files (`demo.html`): no folder, and not meant as one (`x/`)."""
     is_folder = out.endswith("/") or Path(out).is_dir()
     return not is_folder and Path(out).suffix.lower() in FILE_ENDINGS
@@ -171,7 +174,7 @@ def _refuse_traces(files: Iterable[Path], runs: Iterable[RunFiles]) -> None:
             raise UsageError(f"{file} is a trace to be analysed: choose another name for the report")
 
 
-def _formats(args: argparse.Namespace) -> list[str]:
+def formats_of(args: argparse.Namespace) -> list[str]:
     return list(dict.fromkeys(["json"] if args.json else args.formats))
 
 
@@ -210,7 +213,7 @@ def _warn(report: Report) -> None:
 
 def _shows_ledger(args: argparse.Namespace) -> bool:
     """Whether a run's ledger is printed where stderr goes too, so that a warning would say it twice."""
-    prints_text = bool(_formats(args)) and args.out is None
+    prints_text = bool(formats_of(args)) and args.out is None
     return not prints_text and sys.stdout.isatty() and sys.stderr.isatty()
 
 
@@ -234,7 +237,7 @@ def sentence(entry: LedgerEntry) -> str:
 def _save(report: Report, args: argparse.Namespace, place: Path | None, runs: int) -> None:
     from sp_profiler.report.save import is_one_file, save, save_as
 
-    formats = _formats(args)
+    formats = formats_of(args)
     if place is None:
         return
     if is_one_file(args.out, formats, runs):
@@ -247,7 +250,7 @@ def _save_comparison(reports: list[Report], args: argparse.Namespace) -> None:
     """The side-by-side page and table beside the folders of the runs."""
     from sp_profiler.report import comparison
 
-    links = None if "html" in _formats(args) else [None] * len(reports)
+    links = None if "html" in formats_of(args) else [None] * len(reports)
     comparison.save(reports, Path(args.out), comparison.TITLE, links)
 
 
@@ -257,7 +260,7 @@ def _show(reports: list[Report], args: argparse.Namespace, runs: int) -> None:
 
     from sp_profiler.report import comparison, save, terminal
 
-    formats = _formats(args)
+    formats = formats_of(args)
     several = runs > 1
     if args.out is None and formats:
         text = comparison.render(reports, formats[0]) if several else save.as_text(reports[0], formats[0])

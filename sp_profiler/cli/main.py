@@ -22,6 +22,8 @@ from sp_profiler.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, SpProfiler
 COMMANDS = {
     "run": "train a workload (or your own script) under the profiler and report on it",
     "analyze": "report on traces: overlapped and exposed communication, by GEMM role, group, layer",
+    "memory": "who held the memory: peaks, what is kept for backward, why it ran out; traces and snapshots",
+    "plan": "what schemes would keep, send and take at any size: executed without data, on any laptop",
     "validate": "list what was repaired, dropped or assumed while reading traces",
     "doctor": "show what is installed, which GPUs and backends there are, and what is missing",
 }

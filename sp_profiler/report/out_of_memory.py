@@ -112,8 +112,8 @@ def _others(devices: Sequence[tuple[MemoryFigures, OutOfMemory]]) -> str:
         return ""
     ranks = sorted({one.rank for one, _ in devices if one.rank is not None})
     if ranks:
-        return f"So did {'rank' if len(ranks) == 1 else 'ranks'} {rank_list(ranks)}, later."
-    return f"So did {counted(len(devices), 'other device')}, later."
+        return f"So did {'rank' if len(ranks) == 1 else 'ranks'} {rank_list(ranks)}."
+    return f"So did {counted(len(devices), 'other device')}."
 
 
 def failures(memory: Memory) -> Listing:

@@ -70,6 +70,7 @@ def label(
         freed_run=_at(phases.run, asked, NONE),
         communicates=made.pick(told.is_collective, False) | (_at(ranges.collective, birth, 0) == 1),
         zero_grad=freed.pick(told.is_zero_grad, False),
+        freed=dies & ~history.free_missing,
         step_borders=phases.step_borders,
         borders=phases.borders,
         frees_unseen=False,  # the end is known

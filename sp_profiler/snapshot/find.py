@@ -1,0 +1,125 @@
+"""From what the user named to what is shown together: snapshots, traces, or both of one run."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sp_profiler.errors import InputError
+from sp_profiler.snapshot.read import ENDINGS, is_snapshot
+from sp_profiler.trace.find import find_runs
+from sp_profiler.trace.tables import RunFiles
+
+
+@dataclass(frozen=True)
+class Source:
+    """What belongs to one run. `traces` is None where there are only snapshots."""
+
+    name: str
+    traces: RunFiles | None
+    snapshots: tuple[str, ...]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return (*(self.traces.files if self.traces is not None else ()), *self.snapshots)
+
+
+def find_sources(paths: Sequence[str]) -> list[Source]:
+    """The runs that `paths` (files, folders, globs) name, in the order given; names are distinct.
+
+    Files named directly are one run. In a folder, snapshots belong to the run whose traces lie beside them
+    or above; those that belong to none are one run together, as are its ranks.
+
+    Raises InputError, naming the path, for what does not exist or holds neither traces nor snapshots.
+    """
+    sources: list[Source] = []
+    named: list[str] = []  # snapshots and traces named directly
+    traces: list[str] = []
+    for path in paths:
+        if os.path.isdir(path):
+            sources += _in_folder(path)
+        elif os.path.isfile(path) and is_snapshot(path):
+            named.append(path)
+        elif glob.has_magic(path) and not os.path.exists(path):
+            matches = sorted(glob.glob(path, recursive=True))
+            found = [match for match in matches if os.path.isfile(match) and is_snapshot(match)]
+            named += found
+            if len(found) < len(matches) or not matches:
+                traces.append(path)
+        else:
+            traces.append(path)
+    runs = find_runs(traces) if traces else []
+    return _distinct([*_with_snapshots(runs, _once(named)), *sources])
+
+
+def _once(paths: Sequence[str]) -> tuple[str, ...]:
+    """Each file once, in order, however often it was named."""
+    return tuple({os.path.realpath(path): path for path in reversed(paths)}.values())[::-1]
+
+
+def _with_snapshots(runs: list[RunFiles], snapshots: tuple[str, ...]) -> list[Source]:
+    """Snapshots named beside the traces of one run are of that run."""
+    if len(runs) == 1 and snapshots:
+        return [Source(runs[0].name, runs[0], snapshots)]
+    alone = [Source(_name_of(snapshots), None, snapshots)] if snapshots else []
+    return [*alone, *(Source(run.name, run, ()) for run in runs)]
+
+
+def _name_of(files: Sequence[str]) -> str:
+    if len(files) == 1:
+        return os.path.basename(files[0])
+    return (
+        os.path.basename(
+            os.path.commonpath([os.path.abspath(os.path.dirname(file) or ".") for file in files])
+        )
+        or "snapshots"
+    )
+
+
+def _in_folder(folder: str) -> list[Source]:
+    snapshots: list[str] = []
+    for current, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        snapshots += [
+            os.path.join(current, name)
+            for name in sorted(names)
+            if name.lower().endswith(ENDINGS) and not name.startswith(".")
+        ]
+    try:
+        runs = find_runs([folder])
+    except InputError as error:
+        if not snapshots:
+            raise InputError(f"{error} It holds no memory snapshots ({', '.join(ENDINGS)}) either.") from None
+        runs = []
+    sources: list[Source] = []
+    left = list(snapshots)
+    for run in sorted(runs, key=lambda run: -len(os.path.abspath(run.root))):
+        own = [file for file in left if _is_below(file, run.root)]
+        left = [file for file in left if file not in own]
+        sources.append(Source(run.name, run, tuple(own)))
+    order = {run.root: place for place, run in enumerate(runs)}
+    sources.sort(key=lambda one: order[one.traces.root] if one.traces is not None else 0)
+    if left:
+        sources.append(Source(os.path.basename(os.path.abspath(folder)), None, tuple(left)))
+    return sources
+
+
+def _is_below(file: str, folder: str) -> bool:
+    return os.path.abspath(file).startswith(os.path.join(os.path.abspath(folder), ""))
+
+
+def _distinct(sources: list[Source]) -> list[Source]:
+    """The sources, each with a name of its own: where two share one, the later get a number."""
+    counts: dict[str, int] = {}
+    taken: set[str] = set()
+    named: list[Source] = []
+    for one in sources:
+        name = one.name
+        while name in taken:
+            counts[one.name] = counts.get(one.name, 1) + 1
+            name = f"{one.name}-{counts[one.name]}"
+        taken.add(name)
+        named.append(replace(one, name=name))
+    return named
