@@ -271,3 +271,35 @@ def test_waiting_for_a_late_rank_is_not_communication_bound() -> None:
     bound = SITUATIONS["communication-bound"]
     late = replace(bound.totals, exposed_by_cause_ns={"peer-skew": bound.totals.exposed_ns or 0})
     assert "communication-bound" not in {one.code for one in findings(replace(bound, totals=late))}
+
+
+@pytest.mark.parametrize(
+    ("purpose", "word", "never"),
+    [
+        ("dgrad", "sequence parallelism", "gradients less often"),
+        ("param-grad", "gradients less often", "sequence parallelism"),
+        ("expert", "fewer experts", "sequence parallelism"),
+        ("kv", "longer part of the sequence", "fewer experts"),
+    ],
+)
+def test_what_would_shorten_depends_on_what_is_exposed(purpose: str, word: str, never: str) -> None:
+    bound = SITUATIONS["communication-bound"]
+    totals = replace(bound.totals, exposed_by_purpose_ns={purpose: bound.totals.exposed_ns or 0, "other": 1})
+    (found,) = (one for one in findings(replace(bound, totals=totals)) if one.code == "communication-bound")
+    assert word in found.advice
+    assert never not in found.advice
+
+
+def test_synchronous_by_its_wait_is_named_like_declared() -> None:
+    """torch before 2.13 declares nothing: what is waited for at once could run under its partner too."""
+    declared = SITUATIONS["synchronous-with-partner"]
+    rule = replace(EVIDENCE, rule="waited-at-once")
+    waited = replace(
+        declared,
+        collectives=[replace(c, is_async=None, cause_evidence=rule) for c in declared.collectives],
+    )
+    assert "synchronous-with-partner" in {one.code for one in findings(waited)}
+    untold = replace(
+        declared, collectives=[replace(c, is_async=None, cause_evidence=None) for c in declared.collectives]
+    )
+    assert "synchronous-with-partner" not in {one.code for one in findings(untold)}

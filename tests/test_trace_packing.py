@@ -143,3 +143,15 @@ def test_a_base_time_that_is_a_truth_value(tmp_path: Path) -> None:
     trace = decode_bytes(tmp_path, text.encode(), name="t.json")
     assert trace.metadata.base_time_ns == 0
     assert codes(trace) == {"bad-base-time"}
+
+
+def test_many_garbage_bytes_between_many_members(tmp_path: Path) -> None:
+    """Damage in more places than failed searches are allowed costs nothing while members follow."""
+    events = [
+        f'{{"ph":"X","cat":"kernel","name":"k{i}","pid":0,"tid":7,"ts":{i},"dur":1}}' for i in range(1500)
+    ]
+    data = gzip.compress(b"[") + b"".join(gzip.compress(one.encode() + b",\n") + b"zz" for one in events)
+    trace = decode_bytes(tmp_path, data, name="a.json.gz")
+    assert len(trace.events) == 1500
+    (damaged,) = (one for one in trace.ledger if one.code == "damaged-gzip")
+    assert damaged.count == 1499

@@ -77,6 +77,11 @@ class _Packed:
         self.give_back(data)
         return data[: len(GZIP_MAGIC)] == GZIP_MAGIC
 
+    @property
+    def gave_up(self) -> bool:
+        """Whether too much looked like a member and was none."""
+        return self._trials_left == 0
+
     def next_member(self, start: int) -> int | None:
         """Where the next gzip member begins at or after `start`; None where there is none.
 
@@ -90,9 +95,9 @@ class _Packed:
             for match in _MEMBER_HEAD.finditer(data):
                 if self._trials_left == 0:
                     return None
-                self._trials_left -= 1
                 if self._inflates(offset + match.start()):
                     return offset + match.start()
+                self._trials_left -= 1
             carried = data[1 - _MEMBER_HEAD_BYTES :]
             offset += len(data) - len(carried)
             self._file.seek(offset + len(carried))
@@ -136,7 +141,9 @@ def _gzip_blocks(file: BinaryIO, ledger: Ledger) -> Iterator[bytes]:
             code, what = ("damaged-gzip", _DAMAGED) if goes_on else (entry.code, entry.text)
             ledger.add(code, "loss", what, offset=total)
         if next_start is None:
-            if not found.entries:
+            if packed.gave_up:
+                ledger.add("damaged-gzip", "loss", _TOO_DAMAGED, offset=total)
+            elif not found.entries:
                 ledger.add(
                     "trailing-garbage",
                     "note",
@@ -152,6 +159,7 @@ def _gzip_blocks(file: BinaryIO, ledger: Ledger) -> Iterator[bytes]:
 
 _CUT = "the gzip file is cut off; what came before the cut was read"
 _DAMAGED = "the gzip data is damaged; what came before the damage was read"
+_TOO_DAMAGED = "the gzip file is damaged in so many places that its rest was not read"
 _WRONG_CHECKSUM = "the checksum of the gzip file is wrong; its text was read all the same"
 
 

@@ -40,9 +40,39 @@ def _communication_bound(facts: Facts) -> Finding | None:
         f"Communication-bound: if everything hideable were hidden, {facts.mean(rest)} "
         f"({percent(facts.share_of_time(rest))} of the time) would stay exposed.",
         evidence,
-        "Move fewer bytes (fused projections, sequence parallelism, a smaller dtype), use a smaller "
-        "tensor-parallel group inside one node, or give each rank more tokens.",
+        _fewer_bytes(facts),
     )
+
+
+_TENSOR_PARALLEL = (
+    "Move fewer bytes (fused projections, sequence parallelism, a smaller dtype), use a smaller "
+    "tensor-parallel group inside one node, or give each rank more tokens."
+)
+_DATA_PARALLEL = (
+    "Reduce gradients less often (more tokens or micro-batches per step) or in a smaller dtype, and shard "
+    "parameters within a host only where memory allows."
+)
+_RING = (
+    "Give each rank of the ring a longer part of the sequence: its attention grows faster than its K and V."
+)
+_FEWER_BYTES = {
+    "param-grad": _DATA_PARALLEL,
+    "param-gather": _DATA_PARALLEL,
+    "kv": _RING,
+    "dkv": _RING,
+    "layout": "Keep the group of Ulysses inside one node.",
+    "expert": "Dispatch tokens to fewer experts or nodes, or in a smaller dtype (FP8).",
+    "pipeline": "More micro-batches, or fewer pipeline stages.",
+}
+_OF_REST = 0.2  # what has this part of the exposed time is advised on
+
+
+def _fewer_bytes(facts: Facts) -> str:
+    """What would shorten the communication that is exposed most."""
+    by_purpose = sorted((facts.totals.exposed_by_purpose_ns or {}).items(), key=lambda item: -item[1])
+    most = [p for p, ns in by_purpose if ns >= _OF_REST * (facts.totals.exposed_ns or 0)]
+    told = [_FEWER_BYTES.get(purpose, _TENSOR_PARALLEL) for purpose in most]
+    return " ".join(dict.fromkeys(told)) or _TENSOR_PARALLEL
 
 
 def _host_bound(facts: Facts) -> Finding | None:
@@ -78,6 +108,7 @@ def _contention(facts: Facts) -> Finding | None:
         "slowdown_ns": lost,
         "overlapped_ns": facts.totals.overlapped_ns,
         "net_gain_ns": gain,
+        "gemm_kinds": len(slow),
         "gemms": [
             {
                 "shape": one.shape,
