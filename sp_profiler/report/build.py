@@ -108,7 +108,7 @@ def build(
                     across.stragglers or (),
                 )
             ),
-            *(memory_sentences(kept.memory) if kept.memory is not None else ()),
+            *(memory_sentences(kept.memory, _gathers(collectives)) if kept.memory is not None else ()),
         ],
         findings=findings(
             Facts(
@@ -164,6 +164,12 @@ def _run(
         workload=workload if isinstance(workload, dict) else None,
         device_type="cpu" if is_cpu else "cuda",
     )
+
+
+def _gathers(collectives: Sequence[CollectiveFigures]) -> set[int]:
+    """Bytes of what forward gathers for its linears."""
+    inputs = [c for c in collectives if c.op == "all_gather" and c.purpose == "activation"]
+    return {c.bytes for c in inputs if c.bytes is not None}
 
 
 def _environment(run_json: dict[str, Any] | None, facts: Sequence[TraceFacts]) -> dict[str, Any]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from sp_profiler.analysis.memory.kept import keeps_most, top_border
 from sp_profiler.analysis.memory.results import BorderFigures, Memory
 from sp_profiler.report.compare_table import ordered, run_label
 from sp_profiler.report.format import by_number, counted, listed, size, visible
-from sp_profiler.report.memory_sentences import keeps_most, top_border
 from sp_profiler.report.memory_view import border_blocks
 from sp_profiler.report.model import Report
 from sp_profiler.report.view_ranks import Listing
@@ -24,7 +24,7 @@ def listings(reports: Sequence[Report]) -> list[Listing]:
 
 def border_of(report: Report) -> BorderFigures | None:
     """The border of the rank that keeps most; None where memory was not recorded."""
-    most = None if report.memory is None else keeps_most(report.memory)
+    most = None if report.memory is None else keeps_most(report.memory.ranks)
     return None if most is None else top_border(most)
 
 

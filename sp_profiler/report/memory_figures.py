@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
+from sp_profiler.analysis.memory.kept import top_border
 from sp_profiler.analysis.memory.results import (
     BorderFigures,
     Memory,
@@ -22,7 +23,7 @@ from sp_profiler.analysis.memory.results import (
 )
 from sp_profiler.report.figures import label, styled
 from sp_profiler.report.format import duration, percent, size
-from sp_profiler.report.memory_sentences import TERM_NAMES, device_name, several_devices, top_border
+from sp_profiler.report.memory_sentences import TERM_NAMES, device_name, several_devices
 from sp_profiler.report.memory_view import chosen
 from sp_profiler.report.palette import MEMORY, PHASE_TINTS, Look, fill_pattern, marker
 
@@ -33,7 +34,9 @@ MOST_BLOCKS = 160
 MOST_LAYERS = 96
 
 _LINE = "#7b8797"  # seen on white and on the dark paper
-_MARGIN = {"l": 8, "r": 16, "t": 24, "b": 8}
+_MARGIN = {"l": 8, "r": 16, "t": 40, "b": 8}  # above the plot: names of phases, and the mode bar over them
+_VISIBLE = 0.0005  # of the span: half a pixel
+_MOST_BANDS = 400
 _NARROWEST = 0.05  # of the span: a narrower band gets no name
 
 
@@ -110,8 +113,9 @@ def _value_axis(figure: go.Figure, axis: str, title: str) -> None:
 
 def _mark_phases(figure: go.Figure, one: MemoryFigures, zero_ns: int) -> None:
     """Bands behind the curve: which phase of which step."""
-    stretches = () if one.curve is None else one.curve.phases
     span = (one.curve.time_ns[-1] - zero_ns) if one.curve else 0
+    seen = [] if one.curve is None else one.curve.phases
+    stretches = [s for s in seen if s.end_ns - s.start_ns >= span * _VISIBLE][:_MOST_BANDS]
     steps = {stretch.step for stretch in stretches}
     for stretch in stretches:
         begin, end = (stretch.start_ns - zero_ns) / 1e6, (stretch.end_ns - zero_ns) / 1e6
@@ -134,9 +138,12 @@ def _mark_peak(figure: go.Figure, one: MemoryFigures, zero_ns: int, unit: int) -
     if one.peak_ns is None or one.peak_bytes is None:
         return
     x, y = (one.peak_ns - zero_ns) / 1e6, one.peak_bytes / unit
+    span = one.curve.time_ns[-1] - zero_ns if one.curve else 0
+    is_late = one.peak_ns - zero_ns > 0.6 * span  # to the right of it there may be no room
     figure.add_annotation(
         x=x, y=y, text=f"peak {size(one.peak_bytes)}", arrowhead=0, arrowcolor=_LINE, arrowwidth=1,
-        ax=28, ay=-2, xanchor="left", font={"size": 11}, borderpad=1,
+        ax=-28 if is_late else 28, ay=-2, xanchor="right" if is_late else "left", font={"size": 11},
+        borderpad=1,
     )  # fmt: skip
 
 
@@ -197,7 +204,7 @@ def _add_part(
     )
 
 
-def border_by_layer(one: MemoryFigures) -> go.Figure | None:
+def border_by_layer(one: MemoryFigures, height: int = 240) -> go.Figure | None:
     """What crosses the forward -> backward border, a bar per layer, stacked by category where it is known."""
     border = top_border(one)
     if border is None or not border.by_layer:
@@ -221,7 +228,7 @@ def border_by_layer(one: MemoryFigures) -> go.Figure | None:
                 ],
                 hoverinfo="text",
             )
-    figure = styled(figure, height=240, x_title="layer")
+    figure = styled(figure, height=height, x_title="layer")
     _value_axis(figure, "y", name)
     figure.update_xaxes(type="category", showgrid=False)
     figure.update_layout(bargap=0.35 if len(layers) > 3 else 0.6)
@@ -284,7 +291,9 @@ def lifetimes(one: MemoryFigures) -> go.Figure | None:
 
 
 def _hover(block: MemoryBlock, zero_ns: int) -> str:
-    lived = "not freed" if block.lifetime_ns is None else f"lives {duration(block.lifetime_ns)}"
+    lived = (
+        "its free was not recorded" if block.lifetime_ns is None else f"lives {duration(block.lifetime_ns)}"
+    )
     lines = [f"{size(block.bytes)} · {MEMORY.get(block.category, MEMORY['unknown']).label}"]
     lines.append(f"born at {duration((block.birth_ns or 0) - zero_ns)}, {lived}")
     lines += [label(block.made_by or block.operator, 60)] if block.made_by or block.operator else []

@@ -9,6 +9,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from sp_profiler import __version__
+from sp_profiler.analysis.memory.kept import keeps_most, top_border
 from sp_profiler.analysis.memory.results import Memory
 from sp_profiler.ledger import LedgerEntry
 from sp_profiler.report import memory_compare, memory_figures, memory_sentences, memory_view, quality, view
@@ -56,7 +57,7 @@ def memory_part(memory: Memory | None) -> MemoryPart:
 def _figures(memory: Memory) -> Iterator[tuple[str, go.Figure | None, Shown, dict[str, Any]]]:
     """Plots by id, in the order of the page; None where there is nothing to draw."""
     several = memory_sentences.several_devices(memory)
-    top, most = leading(memory), memory_sentences.keeps_most(memory)
+    top, most = leading(memory), keeps_most(memory.ranks)
     if top is not None:
         where = memory_sentences.device_name(top, several)
         text = f"{where}; by category; bands: phases; drag to zoom, double-click to reset"
@@ -66,10 +67,13 @@ def _figures(memory: Memory) -> Iterator[tuple[str, go.Figure | None, Shown, dic
     yield "memory-peak", memory_figures.peak_composition(memory), peaks, QUIET
     if most is not None:
         where = memory_sentences.device_name(most, several)
-        border = memory_sentences.top_border(most)
+        border = top_border(most)
         step = "" if border is None or border.step is None else f", step {border.step}"
-        kept = Shown("Kept for backward, by layer", f"{where}{step}; freed in backward")
-        yield "memory-border", memory_figures.border_by_layer(most), kept, QUIET
+        beside = memory.saved and memory.ranks  # two plots on the left: this one is as high as both
+        kept = Shown(
+            "Kept for backward, by layer", f"{where}{step}; freed in backward", "tall" if beside else ""
+        )
+        yield "memory-border", memory_figures.border_by_layer(most, 420 if beside else 240), kept, QUIET
     saved = memory_view.most_saved(memory)
     if saved is not None:
         rank = "" if saved.rank is None else f"rank {saved.rank}; "

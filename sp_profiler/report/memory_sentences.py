@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
+from sp_profiler.analysis.memory.from_blocks import ROUNDED
+from sp_profiler.analysis.memory.kept import keeps_most, kept_blocks, top_border
 from sp_profiler.analysis.memory.results import (
-    BorderFigures,
     Memory,
     MemoryFigures,
     SavedTensors,
@@ -33,15 +34,25 @@ TERM_NAMES = {
     "logits": "logits and loss",
     "other": "other",
 }
+OPPORTUNITY_NAMES = {
+    "gathered-input": "Gathered inputs of the column linears",
+    "gathered-parameters": "Gathered parameters",
+    "attention-core": "The attention cores",
+    "block-activations": "All activations inside the blocks",
+    "norm-input": "The norms",
+    "replicated-activations": "Activations that every tensor-parallel rank holds whole",
+}
 _NAMED_PARTS = 3
-_GATHERS = ("all_gather", "allgather")
 
 
-def sentences(memory: Memory) -> list[str]:
-    """The main sentences: out of memory, kept for backward, peak, measured beside theory."""
+def sentences(memory: Memory, gathers: Collection[int] = ()) -> list[str]:
+    """The main sentences: out of memory, kept for backward, peak, measured beside theory.
+
+    `gathers`: the sizes in bytes of what the run's forward gathers for its linears, where that is known.
+    """
     from sp_profiler.report.out_of_memory import oom_sentences  # it names devices as this module does
 
-    told = [*oom_sentences(memory), *(say(memory) for say in (_kept, _peak, _theory))]
+    told = [*oom_sentences(memory), _kept(memory, gathers), _peak(memory), _theory(memory)]
     return [sentence for sentence in told if sentence]
 
 
@@ -59,19 +70,8 @@ def several_devices(memory: Memory) -> bool:
     return len(set(ranks)) < len(ranks)
 
 
-def keeps_most(memory: Memory) -> MemoryFigures | None:
-    """The device on which most is alive from forward to backward; None where no border is known."""
-    known = [one for one in memory.ranks if one.across_border_bytes is not None]
-    return max(known, key=lambda one: one.across_border_bytes or 0, default=None)
-
-
-def top_border(one: MemoryFigures) -> BorderFigures | None:
-    """The border that `across_border_bytes` is of."""
-    return max(one.borders, key=lambda border: border.bytes, default=None)
-
-
-def _kept(memory: Memory) -> str:
-    most = keeps_most(memory)
+def _kept(memory: Memory, gathers: Collection[int]) -> str:
+    most = keeps_most(memory.ranks)
     if most is None or not most.across_border_bytes:
         return _kept_by_hooks(memory)
     kept = most.across_border_bytes
@@ -80,15 +80,16 @@ def _kept(memory: Memory) -> str:
     gathered = 0 if border is None else border.by_category.get("communication", 0)
     if not gathered:
         return f"{text}."
-    return f"{text}, of which {size(gathered)} ({percent(gathered / kept)}) are {_gathered(most)}."
+    return f"{text}, of which {size(gathered)} ({percent(gathered / kept)}) are {_gathered(most, gathers)}."
 
 
-def _gathered(one: MemoryFigures) -> str:
-    """What was born in collectives: inputs that were gathered, where the operators say so."""
-    crossing = [b for b in one.blocks or () if b.crosses_border and b.category == "communication"]
-    text = [" ".join((b.operator or "", *b.stack)).lower() for b in crossing]
-    if crossing and all(any(word in said for word in _GATHERS) for said in text):
-        return "gathered inputs"
+def _gathered(one: MemoryFigures, gathers: Collection[int]) -> str:
+    """What was born in collectives: inputs that were gathered, where all have the size of an all-gather."""
+    border = top_border(one)
+    kept = [] if border is None else kept_blocks(one, border)
+    sizes = {block.bytes for block in kept if block.category == "communication"}
+    if sizes and all(any(size <= whole < size + ROUNDED for size in gathers) for whole in sizes):
+        return "gathered inputs of linears"
     return "buffers born in collectives"
 
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from sp_profiler.analysis.memory.kept import keeps_most, kept_blocks, top_border
 from sp_profiler.analysis.memory.results import (
     CATEGORIES,
     Memory,
@@ -20,9 +21,7 @@ from sp_profiler.report.memory_sentences import (
     CATEGORY_NAMES,
     TERM_NAMES,
     device_name,
-    keeps_most,
     several_devices,
-    top_border,
 )
 from sp_profiler.report.out_of_memory import failures, holders
 from sp_profiler.report.view_ranks import Listing
@@ -177,7 +176,7 @@ def _peak_of(memory: Memory) -> MemoryFigures | None:
 
 def border(memory: Memory) -> Listing:
     """What crosses the border of the device that keeps most, four groupings that each sum to all of it."""
-    most = keeps_most(memory)
+    most = keeps_most(memory.ranks)
     crossing = None if most is None else top_border(most)
     if most is None or crossing is None:
         return Listing("memory-border", "", _BY, [], "")
@@ -298,7 +297,7 @@ def peak_blocks(memory: Memory) -> Listing:
 def crossing_blocks(memory: Memory) -> Listing:
     """The blocks that cross the border of the device that keeps most."""
     blocks = border_blocks(memory)
-    most = keeps_most(memory)
+    most = keeps_most(memory.ranks)
     note = "" if most is None else f"{device_name(most, several_devices(memory)).capitalize()}, one step."
     if len(blocks) > MOST_BLOCKS:
         note += f" The {MOST_BLOCKS} largest of {len(blocks)}."
@@ -308,12 +307,11 @@ def crossing_blocks(memory: Memory) -> Listing:
 
 def border_blocks(memory: Memory) -> list[MemoryBlock]:
     """Blocks that cross the border `across_border_bytes` is of, largest first; of many only the listed."""
-    most = keeps_most(memory)
+    most = keeps_most(memory.ranks)
     at = None if most is None else top_border(most)
     if most is None or at is None:
         return []
-    crossing = [b for b in most.blocks or () if b.crosses_border and b.step == at.step]
-    return sorted(crossing, key=lambda block: (-block.bytes, block.birth_ns or 0))
+    return kept_blocks(most, at)
 
 
 def hidden(memory: Memory) -> Listing:

@@ -22,7 +22,7 @@ from markupsafe import Markup, escape
 from sp_profiler.report import format as fmt
 from sp_profiler.report.json import to_plain
 
-_HOT = re.compile(r"(?<![\w.])[<>]?\d[\d.,\u202f]*(?:[ \u202f](?:%|ns|µs|ms|s)(?!\w))")
+_HOT = re.compile(r"(?<![\w.])[<>]?\d[\d.,\u202f]*(?:[ \u202f](?:%|ns|µs|ms|s|B|[KMGT]iB)(?!\w))")
 
 
 @cache

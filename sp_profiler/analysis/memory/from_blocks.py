@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from sp_profiler.analysis.memory.kept import keeps_most, kept_blocks, top_border
 from sp_profiler.analysis.memory.results import MemoryBlock, MemoryFigures, Opportunity
 from sp_profiler.analysis.memory.takes import Measured, Takes
 from sp_profiler.analysis.results import CollectiveFigures, GemmFigures
 from sp_profiler.theory.communication import WIRE_FACTORS, wire_bytes
 
-_ROUNDED = 512
+ROUNDED = 512
 """CUDA's allocator rounds requests up to a multiple of this."""
 _SOFTMAX = re.compile(r"(?<!log_)softmax", re.IGNORECASE)
 _SCORES = re.compile(r"(?<!log_)softmax|dropout", re.IGNORECASE)
@@ -31,12 +32,11 @@ def from_blocks(
     measured: Measured,
 ) -> list[Opportunity]:
     """Of the device that keeps most for backward. `freed_bytes` is what would be freed at least."""
-    known = [one for one in figures if one.borders and one.blocks is not None]
-    most = max(known, key=lambda one: one.across_border_bytes or 0, default=None)
-    if most is None:
+    most = keeps_most(figures)
+    border = None if most is None else top_border(most)
+    if most is None or border is None:
         return []
-    border = max(most.borders, key=lambda one: one.bytes)
-    crossing = [b for b in most.blocks or () if b.crosses_border and b.step == border.step]
+    crossing = kept_blocks(most, border)
     forward = [c for c in collectives if (c.rank, c.step, c.phase) == (most.rank, border.step, "forward")]
     found = _gathered(crossing, forward, measured)
     found += _scores(crossing)
@@ -89,7 +89,7 @@ def _gathered(
 def _fills(gather: CollectiveFigures, block: MemoryBlock) -> bool:
     size = gather.bytes or 0
     same_module = None in (gather.module, block.module) or gather.module == block.module
-    return size <= block.bytes < size + _ROUNDED and same_module
+    return size <= block.bytes < size + ROUNDED and same_module
 
 
 def _of_gathers(kind: str, pairs: Sequence[_Gather], how: str, takes: Takes) -> Opportunity:
