@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sp_profiler.analysis.memory.results import MemoryBlock, SavedTensors, SavedTerm
+from sp_profiler.analysis.memory.results import MemoryBlock, SavedPart, SavedTensors, SavedTerm
 from sp_profiler.ledger import LedgerEntry
 
 TheoryTerms = Mapping[tuple[str, int | None], int]
@@ -105,6 +105,7 @@ def _of_rank(rank: int, entry: _Entry, theory: TheoryTerms | None) -> SavedTenso
         parameter_bytes=entry.parameter_bytes,
         gradient_bytes=entry.gradient_bytes,
         optimizer_bytes=entry.optimizer_bytes,
+        parts=[SavedPart(t.term, t.module, t.operator, t.bytes, t.count) for t in entry.tensors],
     )
 
 

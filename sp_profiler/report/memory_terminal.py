@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from sp_profiler.report.model import Report
 
-IN_REPORT = ("memory-ranks", "memory-saved", "memory-opportunities", "memory-oom")
+IN_REPORT = ("memory-ranks", "memory-saved", "memory-difference", "memory-opportunities", "memory-oom")
 """The tables that a run's report shows on a terminal; the others are in its page and files."""
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sp_profiler.analysis.memory.kept import keeps_most, kept_blocks, top_border
+from sp_profiler.analysis.memory.reconcile import differences
 from sp_profiler.analysis.memory.results import (
     CATEGORIES,
     Memory,
@@ -40,6 +41,8 @@ def listings(memory: Memory) -> list[Listing]:
         devices(memory),
         saved_terms(memory),
         opportunities(memory),
+        measured_step(memory),
+        trace_and_hooks(memory),
         border(memory),
         peak_categories(memory),
         peak_places(memory),
@@ -239,6 +242,53 @@ def saved_places(memory: Memory) -> Listing:
         for by, parts in (("module", most.by_module), ("operator", most.by_operator)):
             rows += _shares(by, parts, most.saved_bytes)
     return Listing("memory-saved-places", "Saved tensors by module and operator", _BY, rows, "")
+
+
+def measured_step(memory: Memory) -> Listing:
+    """What the step held in which the hooks were at work, ranks side by side."""
+    saved = memory.saved[:MOST_RANKS]
+    parts: dict[str, list[int | None]] = {
+        "parameters": [one.parameter_bytes for one in saved],
+        "gradients": [one.gradient_bytes for one in saved],
+        "optimizer state": [one.optimizer_bytes for one in saved],
+        "saved for backward": [one.saved_bytes for one in saved],
+        "kept beside the saved tensors": [one.hidden_bytes for one in saved],
+        "peak of live tensors": [one.peak_bytes for one in saved],
+        "peak by the allocator": [one.allocator_peak_bytes for one in saved],
+    }
+    known = any(one.parameter_bytes is not None for one in saved)
+    rows: list[list[Any]] = [
+        [what, *sizes] for what, sizes in parts.items() if known and any(size is not None for size in sizes)
+    ]
+    columns = (("What", _TEXT, ""), *((_rank(one.rank), _BYTES, "") for one in saved))
+    note = "A step of its own, before the recorded ones; what is saved and kept is of one micro-batch."
+    return Listing("memory-step", "What a step holds", columns, rows, note)
+
+
+def trace_and_hooks(memory: Memory) -> Listing:
+    """What the trace's border counts and the hooks do not, or the other way round, every byte named."""
+    by_rank = {one.rank: one for one in memory.saved}
+    rows: list[list[Any]] = []
+    for one in memory.ranks:
+        saved = by_rank.get(one.rank)
+        if saved is not None:
+            rows += [
+                [_rank(one.rank), part.seen_by, part.operator, part.module, part.count, part.bytes]
+                for part in differences(one, saved)
+            ]
+    columns = (
+        ("Rank", _TEXT, ""),
+        ("Seen by", _TEXT, ""),
+        ("Operator", _TEXT, ""),
+        ("Module", _TEXT, ""),
+        ("Blocks", _INT, ""),
+        ("Size", _BYTES, ""),
+    )
+    note = (
+        "Blocks kept for backward by the trace against saved tensors, paired by size. What only hooks see "
+        "was there before forward or outlives backward; what only the trace sees no operator saved."
+    )
+    return Listing("memory-difference", "Where trace and hooks differ", columns, rows[:MOST_BLOCKS], note)
 
 
 def opportunities(memory: Memory) -> Listing:

@@ -178,6 +178,17 @@ class SavedTerm:
 
 
 @dataclass(frozen=True)
+class SavedPart:
+    """Equal tensors saved for backward; `bytes` is of all of them."""
+
+    term: str
+    module: str | None
+    operator: str
+    bytes: int
+    count: int
+
+
+@dataclass(frozen=True)
 class SavedTensors:
     """Activations that one rank keeps for backward, counted once per storage, parameters excluded."""
 
@@ -196,6 +207,7 @@ class SavedTensors:
     parameter_bytes: int | None = None
     gradient_bytes: int | None = None
     optimizer_bytes: int | None = None
+    parts: list[SavedPart] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
