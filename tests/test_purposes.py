@@ -200,7 +200,7 @@ def test_inference_by_size(tmp_path: Path) -> None:
     """No function and no node: as large as what the GEMM before it gives."""
     writer = TraceWriter(world_size=2)
     compute(writer, 0, dims=[[20, 12], [12, 16]])
-    writer.cpu_op("vllm::all_reduce", 10, 5).collective("allreduce", 1010, 3, launch=11, in_elements=320)
+    writer.cpu_op("engine::all_reduce", 10, 5).collective("allreduce", 1010, 3, launch=11, in_elements=320)
     compute(writer, 20, dims=[[20, 16], [16, 12]])
     writer.cpu_op("c10d::allreduce_", 30, 5).collective("allreduce", 1030, 3, launch=31, in_elements=999)
     found = said(read(writer, tmp_path))
@@ -264,3 +264,15 @@ def test_many_collectives_cost_no_more_than_their_number(tmp_path: Path) -> None
     assert set(said(classified)) == {("all_reduce", "dgrad", "autograd-node")}
     assert len(classified.collectives) == 3000
     assert np.unique(classified.activities.node).size == 3000
+
+
+@pytest.mark.parametrize(
+    "op", ["vllm::all_reduce", "_C_custom_ar::all_reduce", "sglang::outplace_all_reduce"]
+)
+def test_serving_engines_reduce_activations(tmp_path: Path, op: str) -> None:
+    """Their kernels carry no metadata; the operator tells."""
+    writer = TraceWriter(world_size=2)
+    compute(writer, 10)
+    writer.cpu_op(op, 30, 20)
+    writer.kernel("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 2>(int)", 1000, 5, launch=35)
+    assert said(read(writer, tmp_path)) == [("all_reduce", "activation", "operator-name")]

@@ -268,3 +268,26 @@ def test_recomputation_in_a_hook_and_in_a_node(tmp_path: Path) -> None:
     classified = read(writer, tmp_path)
     assert [Role(role) for role in classified.activities.role] == [Role.RECOMPUTE] * 2
     assert [Phase(phase) for phase in classified.activities.phase] == [Phase.BACKWARD] * 2
+
+
+def test_asynchronous_tensor_parallelism_takes_the_tokens_in_pieces(tmp_path: Path) -> None:
+    """torchtitan, compiled: forward and dgrad multiply one rank's tokens after the other, wgrad all of them."""
+    M, K, N = 128, 48, 80
+    writer = TraceWriter(world_size=2)
+    writer.cpu_op("CompiledFunction", 10, 80, tid=FORWARD_TID, sequence=9, fwd_thread=0)
+    writer.cpu_op("symm_mem::fused_all_gather_matmul", 12, 70, tid=FORWARD_TID)
+    product(writer, 20, [M // 2, K], [K, N], tid=FORWARD_TID)
+    product(writer, 40, [M // 2, K], [K, N], tid=FORWARD_TID)
+    node(writer, "CompiledFunctionBackward", 200, 200)
+    product(writer, 210, [M // 2, N], [N, K])
+    product(writer, 230, [M // 2, N], [N, K])
+    product(writer, 250, [K, M], [M, N])
+    product(writer, 270, [N, M // 4], [M // 4, K])
+    product(writer, 290, [K, M + 1], [M + 1, N])
+    assert gemms(read(writer, tmp_path))[2:] == [
+        ("dgrad", "shapes"),
+        ("dgrad", "shapes"),
+        ("wgrad", "shapes"),
+        ("wgrad", "shapes"),
+        ("unknown", "none"),
+    ]

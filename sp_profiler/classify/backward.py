@@ -5,7 +5,8 @@ wgrad over the tokens M; which operand comes first, and which is transposed, is 
 Rules, each recorded under its name, the first that decides:
 
 operator-name  the operator says it (`aten::mkldnn_linear_backward_weights`)
-shapes         against the forward peer: a sum over N that gives M x K is dgrad, over M giving K x N wgrad
+shapes         against the forward peer: a sum over N that gives M x K is dgrad, over M giving K x N wgrad,
+               where none fits also with a part or a multiple of M
 strides        where shapes do not tell (M == N) or the peer is not in the trace: a transposed first operand
                (transposed against the gradient that came in, where that was recorded) is wgrad
                Batched products have these two only where a parameter of their second operand's shape gets a
@@ -195,6 +196,27 @@ class _Products:
 
 
 @lru_cache(maxsize=65536)
+def _fits_in_pieces(product: Product, peer: Product) -> tuple[bool, bool]:
+    """Whether a product can be the dgrad, the wgrad of a linear whose tokens one of the two takes in pieces.
+
+    Asynchronous tensor parallelism multiplies the tokens of each rank as they arrive, all of them for wgrad.
+    """
+    if product.batch != 1 or peer.batch != 1:
+        return False, False
+
+    def of_tokens(size: int) -> bool:
+        return size % peer.m == 0 or peer.m % size == 0
+
+    rows = {product.m, product.n}
+    dgrad = product.k == peer.n and any(
+        inputs == peer.k and of_tokens(tokens)
+        for inputs, tokens in ((product.m, product.n), (product.n, product.m))
+    )
+    wgrad = rows == {peer.k, peer.n} and of_tokens(product.k) and product.first_transposed is not False
+    return dgrad, wgrad
+
+
+@lru_cache(maxsize=65536)
 def _fits(product: Product, peer: Product) -> tuple[bool, bool, bool]:
     """Whether a product can be the dgrad, the wgrad, the recomputation of a forward product."""
     sizes = sorted((product.m, product.n))
@@ -215,6 +237,9 @@ def _decide_product(
         # A graph may compute forward products again: with the second operand laid out as in forward, which is
         # what tells them from a dgrad, where the weight is square.
         return Role.RECOMPUTE, "strides" if dgrad or wgrad else "shapes"
+    if not (dgrad or wgrad or again):
+        pieces = [_fits_in_pieces(product, peer) for peer in peers]
+        dgrad, wgrad = (any(fit[i] for fit in pieces) for i in range(2))
     if dgrad != wgrad:
         return (Role.DGRAD if dgrad else Role.WGRAD), "shapes"
     if peers and not dgrad:

@@ -33,6 +33,10 @@ _KINDS = tuple(
             r"(?i:moe|mixture|expert|token_?dispatch|token_?permut|deep_?ep)|(?:^|_)(?:dispatch|combine)(?:_|$)",
         ),
         ("buffers", r"^DistributedDataParallel\.forward$"),
+        (
+            "serving",
+            r"^(?:vllm|sglang|sgl_kernel|aiter|_C_custom_ar|trtllm)::(?:\w*_)?(?:all_?reduce|all_?gather|reduce_?scatter)",
+        ),
     )
 )
 _ACCUMULATION = re.compile(r"AccumulateGrad$|^torch::distributed::reducer|^torch\.distributed\.ddp\.reducer")

@@ -146,6 +146,8 @@ def _by_name(asked: _Asked, at: Launches) -> Decision | None:
         return "expert", rule
     if kind == "buffers" and asked.op == "broadcast":
         return "other", rule
+    if kind == "serving" and (asked.reduces or asked.gathers) and not at.in_backward[asked.index]:
+        return _scalar(asked) or ("activation", rule)
     return None
 
 
