@@ -271,7 +271,7 @@ def test_recomputation_in_a_hook_and_in_a_node(tmp_path: Path) -> None:
 
 
 def test_asynchronous_tensor_parallelism_takes_the_tokens_in_pieces(tmp_path: Path) -> None:
-    """torchtitan, compiled: forward and dgrad multiply one rank's tokens after the other, wgrad all of them."""
+    """torchtitan, compiled: forward and dgrad multiply the tokens rank by rank, wgrad all of them."""
     M, K, N = 128, 48, 80
     writer = TraceWriter(world_size=2)
     writer.cpu_op("CompiledFunction", 10, 80, tid=FORWARD_TID, sequence=9, fwd_thread=0)
