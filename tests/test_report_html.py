@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from report_helpers import HOSTILE, make_report
 
-from sp_profiler.report import html, page, view
+from sp_profiler.analysis.results import Unmatched
+from sp_profiler.report import html, page, table, view
 from sp_profiler.report.answers import family_answer
 from sp_profiler.report.backward import backward_span, layer_backward
 from sp_profiler.report.figures import caption, collectives, narrow_patch, step_time, timeline
@@ -260,12 +261,48 @@ def test_a_report_without_anything_is_a_page_too() -> None:
 
 
 def test_a_big_table_says_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(view, "MOST_ROWS", 5)
+    monkeypatch.setattr(table, "MOST_ROWS", 5)
     report = make_report()
-    table = next(t for t in view.tables(report) if t.id == "collectives")
-    assert len(table.rows) == 5
-    assert table.total == len(report.collectives)
-    assert f"5 of {len(report.collectives)}" in table.note
+    cut = next(t for t in view.tables(report) if t.id == "collectives")
+    assert len(cut.rows) == 5
+    assert cut.total == len(report.collectives)
+    assert f"The first 5 of {len(report.collectives)}; all are in report.json." in cut.note
+    rest = table.plain_table(cut)["rest"]
+    by_key = dict(zip([column.key for column in cut.columns], rest, strict=True))
+    whole = sum(c.dur_ns for c in report.collectives)
+    shown = sum(row[[column.key for column in cut.columns].index("dur_ns")] for row in cut.rows)
+    assert by_key["dur_ns"] == whole - shown > 0
+    assert by_key["op"] == f"… and {len(report.collectives) - 5} more rows"
+    assert by_key["rank"] == ""  # ranks do not add up
+
+
+def test_a_whole_table_has_no_rest() -> None:
+    for whole in view.tables(make_report()):
+        assert table.plain_table(whole)["rest"] is None
+
+
+def test_a_rest_with_a_part_that_nobody_knows_is_null(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "MOST_ROWS", 1)
+    report = make_report()
+    groups = [replace(report.groups[0], bytes=count) for count in (1, None, 2)]
+    cut = next(t for t in view.tables(replace(report, groups=groups)) if t.id == "groups")
+    rest = table.plain_table(cut)["rest"]
+    by_key = dict(zip([column.key for column in cut.columns], rest, strict=True))
+    assert by_key["bytes"] is None
+    assert by_key["comm_ns"] == 2 * report.groups[0].comm_ns
+    assert by_key["group"] == "… and 2 more rows"
+
+
+def test_the_page_does_not_grow_with_the_report() -> None:
+    """What it embeds is small: neither maps by module of each step nor collectives that did not match."""
+    report = make_report()
+    modules = {f"model.layers.{k}.self_attention.linear_proj": 1000 + k for k in range(500)}
+    steps = [replace(report.steps[0], step=k, exposed_by_module_ns=modules) for k in range(200)]
+    lone = Unmatched("dp[0,1]", "all_reduce", 1, [0], [1])
+    collectives = [replace(report.collectives[k % 7], id=k) for k in range(20_000)]
+    big = replace(report, steps=steps, unmatched=[lone] * 20_000, collectives=collectives)
+    more = len(html.render(big)) - len(html.render(report))
+    assert more < 2_000_000
 
 
 def test_no_button_sends_the_profile_anywhere() -> None:

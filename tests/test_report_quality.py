@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
 
 from report_helpers import make_report
 from rich.console import Console
 
+from sp_profiler.analysis.results import ContentionFigures
 from sp_profiler.ledger import LedgerEntry
 from sp_profiler.report import markdown, quality, terminal, view
 from sp_profiler.report.build import _said_unknown, _unknown_by_coverage
 from sp_profiler.report.compare_table import compare_table
 from sp_profiler.report.model import Coverage, Finding, Report, Window
+from sp_profiler.report.tables import TABLES
 
 ENTRIES = [
     LedgerEntry("a", "note", "a note", "rank0.json", 16, 5),
@@ -97,14 +100,54 @@ def test_markdown_says_where_the_other_rows_are_and_lists_evidence() -> None:
     found = Finding("x", "info", "Text.", {"ops": ["all-reduce"], "examples": [{"id": 3}, {"id": 4}]}, "Do.")
     text = markdown.render(replace(make_report(steps=3, layers=4), findings=[found]))
     assert "  - ops: all-reduce\n  - examples 1: id 3\n  - examples 2: id 4" in text
-    assert "more rows in collectives.csv (--format csv)." in text
+    assert "All rows are in collectives.csv (--format csv)." in text
     assert "data files" not in text
+
+
+def test_a_cut_table_ends_with_what_the_others_add_up_to() -> None:
+    """Of 25 modules 20 stand in Markdown; the last line holds the other five."""
+    report = make_report()
+    modules = {f"m{k}": (25 - k) * 1_000_000 for k in range(25)}
+    totals = replace(report.totals, exposed_by_module_ns=modules, exposed_ns=sum(modules.values()))
+    text = markdown.render(replace(report, totals=totals))
+    section = text[text.index("## Exposed by module") :]
+    lines = section[: section.index("\n## ")].splitlines()
+    rows = [line for line in lines if line.startswith(("| m", "| …"))]
+    assert rows[19] == "| m19 | 6.00 | 1.8 |"
+    assert rows[20] == "| … and 5 more rows | 15.0 | 4.6 |"
+    assert len(rows) == 21
+    assert "All rows are in exposed.csv (--format csv)." in lines
+
+
+def test_where_all_rows_are_is_true() -> None:
+    """Every file that a cut table names exists."""
+    report = make_report()
+    named = {markdown.where_all_are(table.id) for table in view.tables(report)}
+    for name in ("left_out", "memory-ranks", "memory-border", "memory-blocks", "memory-saved"):
+        named.add(markdown.where_all_are(name))
+    files = {found for text in named for found in re.findall(r"(\w+)\.csv", text)}
+    assert len(files) > 8
+    assert files <= set(TABLES)
+    assert markdown.where_all_are("memory-oom") == "All of it is in the JSON report."
+
+
+def test_the_terminal_says_which_gemms_it_leaves_out() -> None:
+    shape = ContentionFigures(
+        shape="M=1 N=1 K=1", role="wgrad", dtype="bfloat16", overlapped_count=9, alone_count=9,
+        median_overlapped_ns=2000, median_alone_ns=1000, from_baseline=None, slowdown_ratio=2.0,
+        slowdown_ns=9000, overlapped_gemm_ns=18_000,
+    )  # fmt: skip
+    many = [replace(shape, shape=f"M={k} N=1 K=1") for k in range(20)]
+    assert "the 16 that lose most of 20" in printed(replace(make_report(), contention=many))
+    assert "that lose most of" not in printed(replace(make_report(), contention=many[:16]))
 
 
 def test_every_sum_says_what_it_sums() -> None:
     report = make_report()
     for table in view.tables(report):
-        if table.id in ("kinds", "groups", "gemms", "bandwidth", "stragglers", "exposed"):
+        if table.id in ("kinds", "groups", "gemms", "bandwidth", "stragglers") or table.id.startswith(
+            "exposed"
+        ):
             assert "all ranks and steps" in table.note, table.id
     text = printed(report)
     assert "By purpose, ms per step and rank; collectives of all ranks and steps\n" in text

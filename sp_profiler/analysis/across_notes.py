@@ -87,10 +87,11 @@ def _say_clocks(run: Joined, ledger: Ledger) -> None:
     applied = [clock for clock in clocks if clock.applied]
     if applied:
         named = "; ".join(
-            f"{clock.host or 'ranks ' + ', '.join(map(str, clock.ranks[:_NAMED]))} {clock.offset_ns:+} ns"
+            f"{clock.host or _ranks(clock.ranks)} {clock.offset_ns:+} ns"
             for clock in applied[:_NAMED]
             if clock.offset_ns is not None
         )
+        named += f" and {len(applied) - _NAMED} more" if len(applied) > _NAMED else ""
         text = f"clocks of hosts were aligned by the ends of their collectives: {named}"
         ledger.add("clock-offset-applied", "assumption", text, count=len(applied))
     if run.clocks.assumed_one_host:
@@ -100,6 +101,11 @@ def _say_clocks(run: Joined, ledger: Ledger) -> None:
     if apart:
         text = "no collective connects these clocks with the first host's: their offset is null"
         ledger.add("clock-unconnected", "note", text, count=apart)
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    more = ", ..." if len(ranks) > _NAMED else ""
+    return f"ranks {', '.join(map(str, ranks[:_NAMED]))}{more}"
 
 
 def _count(

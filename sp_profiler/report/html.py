@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
 from sp_profiler.ledger import LedgerEntry
-from sp_profiler.report import figures, memory_compare, view
+from sp_profiler.report import figures, memory_compare, quality, view
 from sp_profiler.report.answers import family_answer
 from sp_profiler.report.backward import common_layer, layer_backward
 from sp_profiler.report.compare_table import compare_table, ordered, run_label
 from sp_profiler.report.format import counted, rank_list
-from sp_profiler.report.json import to_plain
 from sp_profiler.report.memory_html import memory_comparison, memory_part
 from sp_profiler.report.model import Report
 from sp_profiler.report.page import render_page
 from sp_profiler.report.page_parts import QUIET, ZOOMABLE, for_page, plot
 from sp_profiler.report.why import cause_rows
+
+_EMBEDDED = ("tool", "run", "window", "totals", "coverage", "summary", "findings", "data_quality")
+"""What of the report the page carries exactly; its tables hold the rest, as far as they go."""
 
 
 def render(report: Report) -> str:
@@ -32,12 +33,10 @@ def render(report: Report) -> str:
         plots["collectives"] = plot(figures.collectives(report), QUIET)
     if report.timeline is not None:
         plots["timeline"] = plot(figures.timeline(report.timeline), ZOOMABLE)
-    tables = [part for table in view.tables(report) for part in _by_grouping(table)]
+    tables = view.tables(report)
     memory = memory_part(report.memory)
-    drawn = ("collectives", "timeline", "memory")  # the tables and the plots hold those
-    kept = replace(report, collectives=[], timeline=None, memory=None)
     data = {
-        "report": {key: value for key, value in to_plain(kept).items() if key not in drawn},
+        "report": {name: getattr(report, name) for name in _EMBEDDED},
         "plots": plots | memory.plots,
         "tables": [for_page(table) for table in (*tables, *memory.tables)],
     }
@@ -59,6 +58,7 @@ def render(report: Report) -> str:
         settings=_settings(report),
         left_out=[(rank, entry) for rank in report.ranks for entry in rank.left_out],
         ranks_cut=len(report.ranks) - len(figures.drawn_ranks(report)),
+        kinds_cut=max(len({figures.collective_kind(c) for c in report.collectives}) - figures.MOST_BARS, 0),
     )
 
 
@@ -124,43 +124,11 @@ def _families(reports: Sequence[Report]) -> dict[str, list[Report]]:
     return out
 
 
-_GROUPINGS = {  # key of the grouping -> title; the first word of its rows in `view`'s table "exposed"
-    "cause": "Exposed by cause",
-    "purpose": "Exposed by purpose",
-    "operation": "Exposed by operation",
-    "group": "Exposed by group",
-    "phase": "Exposed by phase",
-    "layer": "Exposed by layer",
-    "module": "Exposed by module",
-}
-
-
-def _by_grouping(table: view.Table) -> list[view.Table]:
-    """The table of where communication is exposed as one table per grouping; others as they are."""
-    if table.id != "exposed":
-        return [table]
-    parts: dict[str, list[list[Any]]] = {}
-    for row in table.rows:
-        parts.setdefault(row[0], []).append(row[1:])
-    return [
-        replace(
-            table,
-            id=f"exposed-{by}",
-            title=_GROUPINGS.get(by, f"Exposed by {by}"),
-            columns=[replace(table.columns[1], label=by.capitalize()), *table.columns[2:]],
-            rows=rows,
-            total=len(rows),
-            note="Sums over all ranks and steps.",
-        )
-        for by, rows in parts.items()
-        if len(rows) > 1 or by in ("cause", "purpose")  # a table of "all of it" says nothing
-    ]
-
-
 def _quality(report: Report) -> dict[str, list[LedgerEntry]]:
-    """Entries of the ledger: what changed something first, then notes."""
-    notes = [entry for entry in report.data_quality if entry.severity == "note"]
-    return {"told": [e for e in report.data_quality if e.severity != "note"], "notes": notes}
+    """Entries of the ledger as screens show them: what changed something, and notes."""
+    entries = quality.shown(report.data_quality)
+    notes = [entry for entry in entries if entry.severity == "note"]
+    return {"told": [entry for entry in entries if entry.severity != "note"], "notes": notes}
 
 
 _SETTINGS = {

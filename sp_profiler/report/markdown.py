@@ -12,10 +12,11 @@ from typing import Any
 from sp_profiler.ledger import LedgerEntry
 from sp_profiler.report import memory_compare, memory_view, quality, view
 from sp_profiler.report.compare_table import compare_table
-from sp_profiler.report.format import cell_text, counted, duration, visible
+from sp_profiler.report.format import cell_text, visible
 from sp_profiler.report.memory import NOT_RECORDED
 from sp_profiler.report.model import Report
-from sp_profiler.report.view import Table, per_text
+from sp_profiler.report.table import Column, Table, listing_table, rest_row
+from sp_profiler.report.view import per_text
 from sp_profiler.report.view_ranks import Listing
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|~$#@&])")
@@ -23,7 +24,19 @@ _LINK = re.compile(
     r"(?i)(:)(?=//)|(?<=www)(\.)|(:)(?=[a-z0-9_+-]+:)"
 )  # GitHub makes links and pictures of these
 _ROWS = 20
-"""Rows of a table; the data files hold them all. Where communication is exposed starts with the causes."""
+"""Rows of a table, whose last line then says what the others add up to; the data files hold them all."""
+_SAME_NAME = (
+    "collectives", "ranks", "steps", "groups", "gemms", "contention", "bandwidth", "clocks", "stragglers",
+    "unmatched", "left_out",
+)  # fmt: skip
+_DATA_FILES = {name: name for name in _SAME_NAME} | {
+    "memory-ranks": "memory_peaks",
+    "memory-border": "memory_borders",
+    "memory-blocks": "memory_blocks",
+    "memory-peak-blocks": "memory_blocks",
+    "memory-saved": "saved_tensors",
+}
+"""Id of a table -> the CSV that holds all of its rows."""
 
 
 def escape(text: object) -> str:
@@ -120,42 +133,48 @@ def _memory(report: Report) -> str:
 
 def listing(one: Listing) -> str:
     """A table of `view_ranks` or `memory_view` as a section."""
-    return _view_table(view.listing_table(one))
+    return _view_table(listing_table(one))
 
 
 def _view_table(table: Table) -> str:
     columns = table.columns
     header = [f"{column.label} ({column.unit})" if column.unit else column.label for column in columns]
+    rest = rest_row(table, min(_ROWS, len(table.rows)))
     rows = [
         [cell_text(column.kind, value) for column, value in zip(columns, row, strict=True)]
-        for row in table.rows[:_ROWS]
+        for row in [*table.rows[:_ROWS], *([] if rest is None else [rest])]
     ]
     numeric = [place for place, column in enumerate(columns) if column.kind != "text"]
-    more = table.total - len(rows)
     note = f"{table.note}\n\n" if table.note else ""
-    rest = f"\n\n{_rest(table.id, more)}" if more > 0 else ""
-    return f"## {table.title}\n\n{note}{_table(header, rows, numeric)}{rest}"
+    where = "" if rest is None else f"\n\n{where_all_are(table.id)}"
+    return f"## {table.title}\n\n{note}{_table(header, rows, numeric)}{where}"
 
 
-def _rest(name: str, more: int) -> str:
-    """Where the rows are that a table leaves out."""
-    rows = counted(more, "more row")
+def where_all_are(name: str) -> str:
+    """Where the rows are that a table of this id leaves out."""
     if name == "kinds":
-        return f"{rows}, made of the collectives in report.json or collectives.csv (--format csv)."
-    return f"{rows} in {name}.csv (--format csv)."
+        return "All of them are made of the collectives in report.json or collectives.csv (--format csv)."
+    known = "exposed" if name.startswith("exposed-") else _DATA_FILES.get(name)
+    return f"All rows are in {known}.csv (--format csv)." if known else "All of it is in the JSON report."
 
 
 def _left_out(report: Report) -> str:
-    rows = [
-        [rank.rank, rank.device, entry.reason, entry.kind, entry.events, duration(entry.ns)]
-        for rank in report.ranks
-        for entry in rank.left_out
-    ]
-    if not rows:
+    entries = [(rank, entry) for rank in report.ranks for entry in rank.left_out]
+    if not entries:
         return ""
-    more = f"\n\n{_rest('left_out', len(rows) - _ROWS)}" if len(rows) > _ROWS else ""
-    header = ["Rank", "Device", "Why", "Kind", "Events", "Time"]
-    return f"## Left out of every window\n\n{_table(header, rows[:_ROWS], (0, 1, 4, 5))}{more}"
+    columns = [
+        Column("rank", "Rank", "int"),
+        Column("device", "Device", "int"),
+        Column("reason", "Why", "text"),
+        Column("kind", "Kind", "text"),
+        Column("events", "Events", "int"),
+        Column("ns", "Time", "ms", "ms"),
+    ]
+    rows = [
+        [rank.rank, rank.device, entry.reason, entry.kind, entry.events, entry.ns] for rank, entry in entries
+    ]
+    sums = {4: sum(entry.events for _, entry in entries), 5: sum(entry.ns for _, entry in entries)}
+    return _view_table(Table("left_out", "Left out of every window", columns, rows, len(rows), sums=sums))
 
 
 def ledger(told: Sequence[LedgerEntry]) -> str:

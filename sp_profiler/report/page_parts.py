@@ -6,9 +6,10 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from sp_profiler.report import figures, view
+from sp_profiler.report import figures
 from sp_profiler.report.format import short_group
 from sp_profiler.report.palette import theme_patch
+from sp_profiler.report.table import Table, plain_table
 
 # plotly 4 offers to upload a chart to its makers' cloud: a profile leaves the machine by no button of ours.
 _LOCAL = {"plotlyServerURL": "", "showSendToCloud": False, "showLink": False, "showEditInChartStudio": False}
@@ -38,9 +39,9 @@ def plot(figure: go.Figure, config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def for_page(table: view.Table) -> dict[str, Any]:
+def for_page(table: Table) -> dict[str, Any]:
     """The table for the page's script; keys of groups are shown short, `full` has them whole."""
-    plain = view.plain_table(table)
+    plain = plain_table(table)
     full: dict[str, str] = {}
     for place, column in enumerate(table.columns):
         if column.label != "Group":

@@ -227,7 +227,10 @@ def _contention(report: Report, out: Console) -> Table | None:
         for one in sorted(known, key=lambda one: -(one.slowdown_ns or 0))[:_ROWS]
     ]
     heads = ["GEMM", "dtype", "slowdown", "overlapped", "alone", "overlapped\nGEMMs"]
-    return _fitted(out, "GEMMs beside communication, median ms of each", heads, rows, ["dtype", heads[5]])
+    table = _fitted(out, "GEMMs beside communication, median ms of each", heads, rows, ["dtype", heads[5]])
+    if len(known) > _ROWS:
+        table.caption = f"the {_ROWS} that lose most of {len(known)}"
+    return table
 
 
 def print_listing(out: Console, one: Listing) -> None:

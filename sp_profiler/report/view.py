@@ -7,17 +7,15 @@ field itself, and the text is made from that value and nothing else.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from sp_profiler.report import view_ranks
 from sp_profiler.report.figures import collective_kind
-from sp_profiler.report.format import UNKNOWN, counted, duration, percent, visible
+from sp_profiler.report.format import UNKNOWN, counted, duration, percent
 from sp_profiler.report.model import Report, by_step, windows_of
-
-MOST_ROWS = 2000
-"""Rows of a table on the page; the most exposed ones are chosen, the rest is in the data files."""
+from sp_profiler.report.table import MOST_ROWS, Column, Table, listing_table, table_of
 
 
 @dataclass(frozen=True)
@@ -30,27 +28,6 @@ class Shown:
     raw: str
     note: str = ""
     share: float | None = None  # for a bar, 0..1
-
-
-@dataclass(frozen=True)
-class Column:
-    """`kind`: text, int, ms (from ns), us (from ns), ratio, bytes, mib (from bytes), number. `unit` stands in
-    the header."""
-
-    key: str
-    label: str
-    kind: str
-    unit: str = ""
-
-
-@dataclass(frozen=True)
-class Table:
-    id: str
-    title: str
-    columns: list[Column]
-    rows: list[list[Any]]
-    total: int
-    note: str = ""
 
 
 def _ns(report: Report, name: str, text: str, note: str = "") -> Shown:
@@ -189,7 +166,7 @@ def tables(report: Report) -> list[Table]:
         _kinds_table(report),
         _collectives_table(report),
         *(listing_table(one) for one in view_ranks.listings(report)),
-        _exposed_table(report),
+        *_exposed_tables(report),
         _ranks_table(report),
         _steps_table(report),
         _groups_table(report),
@@ -197,38 +174,6 @@ def tables(report: Report) -> list[Table]:
         _contention_table(report),
     ]
     return [table for table in made if table.rows]
-
-
-def plain_table(table: Table) -> dict[str, Any]:
-    """For the page's script. Text is made visible here, so the script only ever sets text."""
-    rows = [[visible(cell) if isinstance(cell, str) else cell for cell in row] for row in table.rows]
-    return asdict(table) | {"rows": rows}
-
-
-def _table(
-    name: str,
-    title: str,
-    columns: Sequence[Column],
-    items: Iterable[Any],
-    get: Callable[[Any, str], Any] = getattr,
-    note: str = "",
-) -> Table:
-    chosen = list(items)
-    rows = [[get(item, column.key) for column in columns] for item in chosen[:MOST_ROWS]]
-    if len(chosen) > MOST_ROWS:
-        note = (
-            f"{note} The {MOST_ROWS} of {len(chosen)} with most exposed time; all are in report.json.".strip()
-        )
-    return Table(name, title, list(columns), rows, len(chosen), note)
-
-
-def listing_table(one: view_ranks.Listing) -> Table:
-    """A listing as a table of the page."""
-    columns = [Column(str(place), *column) for place, column in enumerate(one.columns)]
-    more = len(one.rows) - MOST_ROWS
-    note = f"{one.note} {one.basis.capitalize()}.".strip() if one.basis else one.note
-    note += f" {counted(more, 'more row')} in report.json." if more > 0 else ""
-    return Table(one.id, one.title, columns, one.rows[:MOST_ROWS], len(one.rows), note)
 
 
 def _kinds_table(report: Report) -> Table:
@@ -264,13 +209,14 @@ def _kinds_table(report: Report) -> Table:
         Column("share", "Share of exposed", "ms", "ms"),
     ]
     items = sorted(rows.values(), key=lambda row: -row["share"])
-    return _table(
+    return table_of(
         "kinds",
         "Collectives by kind",
         columns,
         items,
         lambda row, key: row[key],
         "Most exposed first. Sums over all ranks and steps.",
+        ("count", "dur", "overlapped", "exposed", "share"),
     )
 
 
@@ -312,47 +258,52 @@ def _collectives_table(report: Report) -> Table:
     if any(c.busbw_gbps is not None for c in report.collectives):
         columns.insert(-1, Column("busbw_gbps", "busbw", "number", "GB/s"))
     items = sorted(report.collectives, key=lambda c: (-c.exposed_share_ns, c.id))
-    return _table(
+    return table_of(
         "collectives",
         "Every collective",
         columns,
         items,
         get,
         "Most exposed first; start counts from the first collective.",
+        ("dur_ns", "overlapped_ns", "exposed_ns"),
     )
 
 
-def _exposed_table(report: Report) -> Table:
+def _exposed_tables(report: Report) -> list[Table]:
+    """Where communication is exposed, by each grouping; none where one row would hold all of it."""
     totals = report.totals
-    maps = {
-        "cause": totals.exposed_by_cause_ns or {},
-        "purpose": totals.exposed_by_purpose_ns,
-        "operation": totals.exposed_by_op_ns,
-        "group": totals.exposed_by_group_ns,
-        "phase": totals.exposed_by_phase_ns,
-        "layer": totals.exposed_by_layer_ns,
-        "module": totals.exposed_by_module_ns,
-    }
-    whole = totals.exposed_ns
-    rows = [
-        {"by": by, "key": key, "ns": ns, "share": ns / whole if whole else None}
-        for by, parts in maps.items()
-        for key, ns in sorted(parts.items(), key=lambda part: -part[1])
-        if ns
-    ]
+    groupings = (
+        ("Cause", totals.exposed_by_cause_ns or {}),
+        ("Purpose", totals.exposed_by_purpose_ns),
+        ("Operation", totals.exposed_by_op_ns),
+        ("Group", totals.exposed_by_group_ns),
+        ("Phase", totals.exposed_by_phase_ns),
+        ("Layer", totals.exposed_by_layer_ns),
+        ("Module", totals.exposed_by_module_ns),
+    )
+    made = [_exposed_table(by, parts, totals.exposed_ns) for by, parts in groupings]
+    return [table for table in made if table.total > 1 or table.id in ("exposed-cause", "exposed-purpose")]
+
+
+def _exposed_table(by: str, parts: Mapping[str, int], whole: int | None) -> Table:
     columns = [
-        Column("by", "By", "text"),
-        Column("key", "Where", "text"),
+        Column("key", by, "text"),
         Column("ns", "Exposed", "ms", "ms"),
         Column("share", "Of all exposed", "ratio", "%"),
     ]
-    return _table(
-        "exposed",
-        "Where communication is exposed",
+    rows = [
+        {"key": key, "ns": ns, "share": ns / whole if whole else None}
+        for key, ns in sorted(parts.items(), key=lambda part: -part[1])
+        if ns
+    ]
+    return table_of(
+        f"exposed-{by.lower()}",
+        f"Exposed by {by.lower()}",
         columns,
         rows,
         lambda row, key: row[key],
-        "Each grouping sums to all exposed communication of all ranks and steps.",
+        "Sums over all ranks and steps.",
+        ("ns", "share"),
     )
 
 
@@ -368,6 +319,7 @@ _FIGURES = [
     Column("wgrad_overlap_ratio", "Of dgrad", "ratio", "%"),
     Column("hidden_of_hideable", "Hidden of hideable", "ratio", "%"),
 ]
+_ADDED = tuple(column.key for column in _FIGURES if column.kind == "ms")
 _RANK = [Column("rank", "Rank", "int"), Column("device", "Device", "int")]
 
 
@@ -380,7 +332,7 @@ def _ranks_table(report: Report) -> Table:
         if len(report.ranks) > MOST_ROWS
         else report.ranks
     )
-    return _table("ranks", "Ranks", columns, items, note="Sums over all steps.")
+    return table_of("ranks", "Ranks", columns, items, note="Sums over all steps.", adds=_ADDED)
 
 
 def _steps_table(report: Report) -> Table:
@@ -390,7 +342,7 @@ def _steps_table(report: Report) -> Table:
         if len(report.steps) > MOST_ROWS
         else report.steps
     )
-    return _table("steps", "Steps", columns, items, note="Each step of each rank by itself.")
+    return table_of("steps", "Steps", columns, items, note="Each step of each rank by itself.", adds=_ADDED)
 
 
 def _groups_table(report: Report) -> Table:
@@ -405,7 +357,9 @@ def _groups_table(report: Report) -> Table:
         Column("exposed_share_ns", "Share of exposed", "ms", "ms"),
         Column("skew_wait_ns", "Waited", "ms", "ms"),
     ]
-    return _table("groups", "Process groups", columns, report.groups, note="Sums over all ranks and steps.")
+    adds = ("collectives", "bytes", "comm_ns", "overlapped_ns", "exposed_share_ns", "skew_wait_ns")
+    note = "Sums over all ranks and steps."
+    return table_of("groups", "Process groups", columns, report.groups, note=note, adds=adds)
 
 
 def _gemms_table(report: Report) -> Table:
@@ -425,7 +379,7 @@ def _gemms_table(report: Report) -> Table:
         return gemm.total_ns // max(gemm.count, 1) if key == "mean" else getattr(gemm, key)
 
     note = "Sums over all ranks and steps; most time first."
-    return _table("gemms", "GEMMs", columns, report.gemms, get, note)
+    return table_of("gemms", "GEMMs", columns, report.gemms, get, note, ("count", "total_ns"))
 
 
 def _contention_table(report: Report) -> Table:
@@ -446,4 +400,6 @@ def _contention_table(report: Report) -> Table:
         "Lost is the sum over all ranks and steps."
     )
     items = [one for one in report.contention or () if one.overlapped_count]
-    return _table("contention", "What overlap costs the GEMMs", columns, items, note=note)
+    return table_of(
+        "contention", "What overlap costs the GEMMs", columns, items, note=note, adds=("slowdown_ns",)
+    )

@@ -18,7 +18,7 @@ _GROUPS = 3  # groups named in a cell
 
 @dataclass(frozen=True)
 class Listing:
-    """`columns`: (label, kind, unit) as in `view.Column`; a row holds a value for each."""
+    """`columns`: (label, kind, unit) as in `table.Column`; a row holds a value for each."""
 
     id: str
     title: str
@@ -26,6 +26,7 @@ class Listing:
     rows: list[list[Any]]
     note: str
     basis: str = ""  # what its times and sizes are sums of
+    adds: Sequence[int] = ()  # places of the columns whose values add up
 
 
 def _sums(report: Report) -> str:
@@ -59,7 +60,7 @@ def stragglers(report: Report) -> Listing:
     )
     note = "Time the other ranks waited in collectives at which this rank arrived last. Ties are nobody's."
     title = "Across ranks: who the others waited for"
-    return Listing("stragglers", title, columns, rows, note, _sums(report))
+    return Listing("stragglers", title, columns, rows, note, _sums(report), adds=(1, 2, 3))
 
 
 def _groups(cost_by_group_ns: dict[str, int]) -> str:
@@ -91,7 +92,7 @@ def bandwidths(report: Report) -> Listing:
         "Size over transfer (from the last arrival to the end), busbw with the factors of nccl-tests; "
         "1 GB = 1e9 bytes."
     )
-    return Listing("bandwidth", "Across ranks: bandwidth", columns, rows, note, _sums(report))
+    return Listing("bandwidth", "Across ranks: bandwidth", columns, rows, note, _sums(report), adds=(2, 3, 4))
 
 
 def clocks(report: Report) -> Listing:
@@ -136,4 +137,4 @@ def unmatched(report: Report) -> Listing:
         ("Why", "text", ""),
     )
     note = "Collectives that some of their ranks lack: transfers are upper, bandwidths lower bounds."
-    return Listing("unmatched", "Across ranks: not matched", columns, rows, note)
+    return Listing("unmatched", "Across ranks: not matched", columns, rows, note, adds=(3,))

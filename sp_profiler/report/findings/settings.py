@@ -188,6 +188,7 @@ def _feature_without_kernels(facts: Facts) -> Finding | None:
     evidence = {
         "switched_on_by": [f"{name}: {visible(asked)}" for name, asked in absent.items()],
         "communication_kernels": [visible(kernel) for kernel in kernels[:8]],
+        "communication_kernels_in_all": len(kernels),
     }
     return finding(
         "feature-without-kernels",

@@ -65,7 +65,7 @@
     mib: (value) => (value / 1048576).toFixed(4),
     ratio,
   };
-  const shown = (kind, value) => (value === null ? "–" : formats[kind](value));
+  const shown = (kind, value) => (value === null ? "–" : typeof value === "string" ? value : formats[kind](value));
 
   /* ---- tables ---- */
   const compare = (kind) => (one, two) => {
@@ -104,6 +104,15 @@
     top.append(headRow);
     const body = make("tbody");
     table.append(top, body);
+    if (spec.rest) {
+      const line = make("tr");
+      spec.rest.forEach((value, place) => {
+        line.append(make("td", { className: numeric[place] ? "num" : "text" }, shown(spec.columns[place].kind, value)));
+      });
+      const foot = make("tfoot");
+      foot.append(line);
+      table.append(foot);
+    }
     const scroll = make("div", { className: "scroll", tabIndex: 0 });
     scroll.setAttribute("role", "region");
     scroll.setAttribute("aria-label", spec.title);
