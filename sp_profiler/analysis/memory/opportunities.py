@@ -1,8 +1,8 @@
 """Memory joined with overlap: what could be freed, what it would send, and whether that could be hidden.
 
 For each kind of buffer that stays alive from forward to backward. A run of our own workloads is compared
-with the closed form of the same workload under another option; of any other run the blocks tell: the
-gathered inputs, stored attention scores, and whole layers, as far as the trace names them.
+with the closed form of the same workload under another option; of any other run the blocks tell: gathered
+inputs, stored attention scores, and whole layers, as far as the trace names them.
 
 All figures are of one rank and one step. Times are made of this run's own collectives and GEMMs, and not told
 of CPU runs, where overlap does not shorten the step.
@@ -20,7 +20,14 @@ from sp_profiler.analysis.memory.results import MemoryFigures, Opportunity, Save
 from sp_profiler.analysis.memory.takes import Measured, Takes
 from sp_profiler.analysis.results import CollectiveFigures, GemmFigures
 from sp_profiler.ledger import LedgerEntry
-from sp_profiler.theory.communication import Expected, block_schedule, model_schedule, sum_wire_bytes
+from sp_profiler.theory.communication import (
+    Expected,
+    block_schedule,
+    model_schedule,
+    norm_gradient_bytes,
+    sum_wire_bytes,
+    wire_bytes,
+)
 from sp_profiler.theory.memory import Shape
 
 _NO_TIMES = LedgerEntry(
@@ -29,10 +36,6 @@ _NO_TIMES = LedgerEntry(
     "what memory opportunities would cost in time is null: this is a CPU run, where overlap does not "
     "shorten the step",
 )
-
-
-_FLAGS = {"gathered-input": "--save shard --comm async", "block-activations": "--recompute full"}
-"""Options of our workloads, where run.json names one that did not measure its saved tensors."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +55,10 @@ def opportunities(run: Run) -> tuple[list[Opportunity], list[LedgerEntry]]:
     """Every kind of buffer whose giving up would free anything, most first; why times are unknown."""
     shape = shape_of(run.workload)
     measured = Measured(run.collectives, run.gemms, run.windows, run.is_cpu)
-    if shape is not None and run.saved:
+    if shape is not None:
         found = [one for look in _LOOKS if (one := look(_Known(run, shape, measured))) is not None]
     else:
         found = from_blocks(run.figures, run.collectives, run.gemms, measured)
-        found = [replace(one, how=_FLAGS.get(one.kind, one.how)) if shape else one for one in found]
     found = [one for one in found if one.freed_bytes > 0]
     found.sort(key=lambda one: -one.freed_bytes)
     return found, [_NO_TIMES] if run.is_cpu and any(one.added_comm_bytes for one in found) else []
@@ -79,11 +81,16 @@ class _Known:
         return (self.run.workload or {}).get("comm")
 
     def kept(self, *terms: str) -> int:
-        """Measured bytes of these terms, of the rank that saves most; no term: of all blocks."""
-        most = max(self.run.saved, key=lambda one: one.saved_bytes)
+        """Bytes of these terms, of the rank that saves most; no term: of all blocks. As hooks measured them,
+        or by the closed form where a run has none."""
+        most = max(self.run.saved, key=lambda one: one.saved_bytes, default=None)
+        if most is None:
+            sizes = terms_of(self.shape, self.layers)
+        else:
+            sizes = {(one.term, one.layer): one.bytes for one in most.terms}
         if terms:
-            return sum(one.bytes for one in most.terms if one.layer is None and one.term in terms)
-        return sum(one.bytes for one in most.terms if one.layer is not None)
+            return sum(sizes.get((term, None), 0) for term in terms)
+        return sum(size for (_, layer), size in sizes.items() if layer is not None)
 
     def freed(self, **options: str) -> int:
         """What the closed form says that other options would free."""
@@ -91,7 +98,7 @@ class _Known:
         return whole(terms_of(self.shape, self.layers)) - whole(terms_of(other, self.layers))
 
     def schedule_bytes(self, mode: str, save: str | None, comm: str | None) -> int:
-        """Bytes that one rank sends in a step for one layer's worth of collectives times all layers."""
+        """Bytes that one rank sends in forward and backward of a step."""
         schedule = model_schedule(
             mode,
             comm=comm,
@@ -186,7 +193,9 @@ def _replicated(known: _Known) -> Opportunity | None:
     shape = known.shape
     if shape.mode != "tp" or shape.ranks < 2 or shape.recompute == "full":
         return None
+    norms = norm_gradient_bytes(layers=known.layers, hidden=shape.hidden, element_bytes=shape.element_bytes)
     sends = known.schedule_bytes("sp", "shard", "async") - known.schedule_bytes("tp", None, known.comm)
+    sends += int(wire_bytes("all_reduce", norms, shape.ranks))  # summed once a step
     return known.opportunity(
         "replicated-activations",
         known.kept("norm", "column-input"),

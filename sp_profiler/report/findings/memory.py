@@ -30,7 +30,7 @@ def _opportunity(facts: Facts, one: Opportunity) -> Finding:
     """What giving a kind of buffer up would free, what it would send, and whether that could be hidden."""
     name = OPPORTUNITY_NAMES.get(one.kind, visible(one.kind))
     layers = counted(one.layers, "layer")
-    text = f"{name} of {layers} hold {size(one.bytes)} from forward to backward"
+    text = f"{name} ({layers}) hold {size(one.bytes)} from forward to backward"
     share = f" ({percent(one.freed_bytes / one.bytes)})" if one.bytes else ""
     text += f"; {size(one.freed_bytes)} of it{share} could be freed. {_cost(facts, one)}"
     told: dict[str, Any] = {
