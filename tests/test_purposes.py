@@ -276,3 +276,15 @@ def test_serving_engines_reduce_activations(tmp_path: Path, op: str) -> None:
     writer.cpu_op(op, 30, 20)
     writer.kernel("void vllm::cross_device_reduce_1stage<__nv_bfloat16, 2>(int)", 1000, 5, launch=35)
     assert said(read(writer, tmp_path)) == [("all_reduce", "activation", "operator-name")]
+
+
+def test_a_tensor_parallel_group_gathers_no_parameters(tmp_path: Path) -> None:
+    """Straight after the optimizer's step, outside of every function: what its group's name says counts."""
+    writer = TraceWriter(world_size=2)
+    compute(writer, 0)
+    node(writer, "MmBackward0", 20, 20)
+    writer.range("Optimizer.step#AdamW.step", 80, 20)
+    writer.cpu_op("c10d::_allgather_base_", 110, 4)
+    writer.collective("_allgather_base", 1110, 3, launch=111, description="mesh_tp")
+    compute(writer, 120)
+    assert [purpose for _, purpose, _ in said(read(writer, tmp_path))] == ["activation"]

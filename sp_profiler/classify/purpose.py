@@ -43,6 +43,7 @@ from sp_profiler.record.annotate import PURPOSES, Range
 from sp_profiler.trace.tables import Int64
 
 UNKNOWN_PURPOSE = "unknown"
+_NO_PARAMETERS = ("tensor", "pipeline", "context")
 Decision = tuple[str, str]
 
 _REDUCES = ("all_reduce", "reduce_scatter", "reduce")
@@ -241,7 +242,8 @@ def _by_place(asked: _Asked, at: Launches) -> Decision | None:
         return found
     if asked.reduces and before == "backward" and after == "optimizer":
         return "param-grad", "after-backward"
-    if asked.op in ("all_gather", "broadcast") and before == "optimizer" and after in ("forward", None):
+    gathers = asked.op in ("all_gather", "broadcast") and _named_kind(asked.collective) not in _NO_PARAMETERS
+    if gathers and before == "optimizer" and after in ("forward", None):
         return "param-gather", "after-optimizer"
     return None
 
@@ -319,12 +321,18 @@ class _GroupUse:
         return any(self.purposes[key][purpose] for purpose in purposes)
 
 
-def _by_group_name(collective: Collective, phase: Phase, _use: _GroupUse) -> str | None:
-    assert collective.group is not None
+def _named_kind(collective: Collective) -> str | None:
+    """The kind of parallelism that the group's name says; None for nothing, or two things (`dp_cp`)."""
+    if collective.group is None:
+        return None
     kinds = [kind for kind, words in _GROUP_NAMES if words.search(collective.group.description)]
-    if len(kinds) != 1:
-        return None  # a name that says nothing, or two things (`dp_cp`)
-    kind, op = kinds[0], collective.op
+    return kinds[0] if len(kinds) == 1 else None
+
+
+def _by_group_name(collective: Collective, phase: Phase, _use: _GroupUse) -> str | None:
+    kind, op = _named_kind(collective), collective.op
+    if kind is None:
+        return None
     if kind == "expert":
         return "expert" if op == "all_to_all" else None
     if kind == "pipeline":
