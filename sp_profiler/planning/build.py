@@ -10,7 +10,7 @@ from typing import Any
 
 from sp_profiler import __version__
 from sp_profiler.ledger import Ledger, LedgerEntry
-from sp_profiler.planning.layers import Figures, Found, Layers
+from sp_profiler.planning.layers import Found, Layers
 from sp_profiler.planning.model import (
     Difference,
     Plan,
@@ -20,6 +20,7 @@ from sp_profiler.planning.model import (
     SchemeTime,
     TheoryTime,
     as_ns,
+    is_usual,
     plain_machine,
 )
 from sp_profiler.planning.request import PlanRequest, grid, machine_for
@@ -132,11 +133,10 @@ def shape_of(config: WorkloadConfig) -> Shape:
 
 
 def _scheme(config: WorkloadConfig, found: Found, machine: Machine | None) -> Scheme:
-    figures = found.figures
-    saved = {term: int(figures.values.get(f"saved.{term}", 0)) for term in TERMS}
-    peaks = figures.group("peak")
+    saved = {term: int(found.values.get(f"saved.{term}", 0)) for term in TERMS}
+    peaks = found.group("peak")
     peak_in = max(peaks, key=lambda where: peaks[where])
-    by_purpose = figures.group("comm")
+    by_purpose = found.group("comm")
     assert config.kv_heads is not None
     assert config.ffn is not None
     return Scheme(
@@ -162,20 +162,26 @@ def _scheme(config: WorkloadConfig, found: Found, machine: Machine | None) -> Sc
         ranks=config.ranks,
         saved_bytes=sum(saved.values()),
         saved_by_term=saved,
-        saved_bytes_per_layer=int(figures.values["layer"]),
-        hidden_bytes=int(figures.values["hidden"]),
-        parameter_bytes=int(figures.values["parameter"]),
-        gradient_bytes=int(figures.values["gradient"]),
-        optimizer_bytes=int(figures.values["optimizer"]),
+        saved_bytes_per_layer=int(found.values["layer"]),
+        hidden_bytes=int(found.values["hidden"]),
+        parameter_bytes=int(found.values["parameter"]),
+        gradient_bytes=int(found.values["gradient"]),
+        optimizer_bytes=int(found.values["optimizer"]),
         peak_bytes_estimate=int(peaks[peak_in]),
-        peak_in=peak_in.partition(" ")[2],
+        peak_in=_place(peak_in),
         comm_bytes_per_step=_whole(sum(by_purpose.values())),
         comm_bytes_by_purpose={purpose: _whole(size) for purpose, size in by_purpose.items()},
-        collectives_per_step=int(figures.values["collectives"]),
+        collectives_per_step=int(found.values["collectives"]),
         extrapolated_from=None if found.extrapolated_from is None else list(found.extrapolated_from),
         theory=_theory(config, machine),
-        time=None if machine is None else _time(figures),
+        time=None if machine is None else _time(found),
     )
+
+
+def _place(where: str) -> str:
+    """`2 backward, a block last` as people read it."""
+    place = where.partition(" ")[2]
+    return place.partition(" block")[0] + " block" if " block" in place else place
 
 
 def _whole(size: int | float | Fraction) -> int:
@@ -210,9 +216,9 @@ def _theory(config: WorkloadConfig, machine: Machine | None) -> SchemeTheory:
     )
 
 
-def _time(figures: Figures) -> SchemeTime:
+def _time(found: Found) -> SchemeTime:
     """Rounded parts; sums are of the rounded parts, so that they add up."""
-    parts = {name: as_ns(float(value)) for name, value in figures.group("time").items()}
+    parts = {name: as_ns(float(value)) for name, value in found.group("time").items()}
     compute = parts["gemm"] + parts["attention"] + parts["memory"]
     return SchemeTime(
         step_ns=compute + parts["exposed"],
@@ -223,8 +229,8 @@ def _time(figures: Figures) -> SchemeTime:
         comm_ns=parts["hidden"] + parts["exposed"],
         hidden_ns=parts["hidden"],
         exposed_ns=parts["exposed"],
-        exposed_by_purpose_ns={p: as_ns(float(s)) for p, s in figures.group("exposed").items()},
-        compute_by_role_ns={role: as_ns(float(s)) for role, s in figures.group("role").items()},
+        exposed_by_purpose_ns={p: as_ns(float(s)) for p, s in found.group("exposed").items()},
+        compute_by_role_ns={role: as_ns(float(s)) for role, s in found.group("role").items()},
     )
 
 
@@ -271,21 +277,12 @@ def _comparable(one: Scheme, other: Scheme) -> bool:
     differing = [name for name in _OPTIONS if _differs(one, other, name)]
     if all(getattr(one, name) == getattr(other, name) for name in _SCHEME):
         return len(differing) == 1
-    return not differing or (differing == ["comm"] and _are_usual(one) and _are_usual(other))
+    return not differing or (differing == ["comm"] and is_usual(one) and is_usual(other))
 
 
 def _differs(one: Scheme, other: Scheme, name: str) -> bool:
     values = (getattr(one, name), getattr(other, name))
     return None not in values and values[0] != values[1]
-
-
-def _are_usual(scheme: Scheme) -> bool:
-    """Whether it is a scheme that has a name: TP sync, SP basic, SP recompute."""
-    return (scheme.mode, scheme.save, scheme.comm) in (
-        ("tp", None, "sync"),
-        ("sp", "full", "sync"),
-        ("sp", "shard", "async"),
-    )
 
 
 def _difference(schemes: Sequence[Scheme], i: int, j: int) -> Difference:

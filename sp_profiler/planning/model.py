@@ -167,6 +167,12 @@ class Plan:
         return to_polars(self, table)
 
 
+def is_usual(scheme: Scheme) -> bool:
+    """Whether it communicates as people mean it by its name: TP sync, SP basic, SP recompute; or is DDP."""
+    usual = (("tp", None, "sync"), ("sp", "full", "sync"), ("sp", "shard", "async"), ("ddp", None, None))
+    return (scheme.mode, scheme.save, scheme.comm) in usual
+
+
 def as_ns(seconds: float) -> int:
     return round(seconds * 1e9)
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sp_profiler.errors import UsageError
+from sp_profiler.record.environment import INSTALL_TORCH
 from sp_profiler.theory.hardware import DEVICES, find_device
 from sp_profiler.theory.machine import (
     NCCL_LAUNCH_S,
@@ -70,6 +72,14 @@ class MachineRequest:
     @property
     def is_asked(self) -> bool:
         return any(value is not None for value in dataclasses.astuple(self))
+
+
+def require_torch() -> None:
+    """Raises UsageError with the command that installs torch when it is missing."""
+    if importlib.util.find_spec("torch") is None:
+        raise UsageError(
+            f"planning runs the workloads' code and needs torch, which is not installed: {INSTALL_TORCH}"
+        )
 
 
 def grid(request: PlanRequest) -> list[WorkloadConfig]:

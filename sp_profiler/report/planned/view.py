@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sp_profiler.planning.model import Difference, Plan, Scheme
+from sp_profiler.planning.model import Difference, Plan, Scheme, is_usual
 from sp_profiler.report.format import counted, duration, listed, percent, size
 from sp_profiler.report.view_ranks import Listing
 
@@ -49,8 +49,9 @@ def sentences(plan: Plan) -> list[str]:
     """What a person wants to know first, of the largest size planned."""
     schemes = largest(plan)
     with_size = f"With {counted(schemes[0].layers, 'layer')}"
-    least = min(schemes, key=lambda scheme: scheme.saved_bytes)
-    most = max(schemes, key=lambda scheme: scheme.saved_bytes)
+    named = [scheme for scheme in schemes if is_usual(scheme)] or schemes  # of equals the one with a name
+    least = min(named, key=lambda scheme: scheme.saved_bytes)
+    most = max(named, key=lambda scheme: scheme.saved_bytes)
     if len(schemes) == 1 or least.saved_bytes == most.saved_bytes:
         first = f"{with_size} {least.label} keeps {size(least.saved_bytes)} a rank for backward."
     else:
@@ -63,13 +64,14 @@ def sentences(plan: Plan) -> list[str]:
 
 def _of_differences(plan: Plan, schemes: Sequence[Scheme]) -> list[str]:
     """Only between modes, and where memory differs; the tables have all."""
-    told: dict[str, None] = {}
+    told: dict[str, bool] = {}  # the sentence; whether both schemes are usual ones
     for one in plan.differences:
         first, second = plan.schemes[one.first], plan.schemes[one.second]
         changes_scheme = (first.mode, first.save) != (second.mode, second.save)
+        are_usual = is_usual(first) and is_usual(second)
         if first in schemes and changes_scheme and one.saved_bytes:
-            told[_difference(one, first, second)] = None
-    return list(told)[:3]
+            told.setdefault(_difference(one, first, second), are_usual)
+    return sorted(told, key=lambda text: not told[text])[:3]
 
 
 def _difference(one: Difference, first: Scheme, second: Scheme) -> str:
@@ -105,15 +107,32 @@ def _of_times(schemes: Sequence[Scheme]) -> list[str]:
     return told
 
 
+_CHECKED = {
+    "saved_bytes": "keeps",
+    "parameter_bytes": "holds of parameters",
+    "gradient_bytes": "of gradients",
+    "optimizer_bytes": "of optimizer state",
+    "comm_bytes_per_step": "sends",
+}
+
+
 def _of_theory(plan: Plan) -> str:
-    differing = [s for s in plan.schemes if s.saved_bytes != s.theory.saved_bytes]
-    if not differing:
-        whom = "both schemes" if len(plan.schemes) == 2 else f"all {len(plan.schemes)} schemes"
-        whom = "the scheme" if len(plan.schemes) == 1 else whom
-        return f"What the executed schedule keeps equals the closed form to the byte for {whom}."
-    names = listed([f"{s.label} ({s.layers} layers)" for s in differing[:4]])
-    more = f" and {len(differing) - 4} more" if len(differing) > 4 else ""
-    return f"What the executed schedule keeps differs from the closed form for {names}{more}."
+    """Whether the closed form says of every scheme what its execution does."""
+    differing = {
+        name: [s for s in plan.schemes if getattr(s, name) != getattr(s.theory, name)] for name in _CHECKED
+    }
+    wrong = [(_CHECKED[name], schemes) for name, schemes in differing.items() if schemes]
+    if not wrong:
+        count = len(plan.schemes)
+        whom = {1: "the scheme", 2: "both schemes"}.get(count, f"all {count} schemes")
+        return (
+            "What the executed schedule keeps, holds (parameters, gradients, optimizer state) and sends "
+            f"equals the closed form to the byte for {whom}."
+        )
+    what, schemes = wrong[0]
+    names = listed([f"{s.label} ({counted(s.layers, 'layer')})" for s in schemes[:4]])
+    more = f" and {len(schemes) - 4} more" if len(schemes) > 4 else ""
+    return f"What the executed schedule {what} differs from the closed form for {names}{more}."
 
 
 def listings(plan: Plan) -> list[Listing]:
@@ -136,7 +155,6 @@ def memory(plan: Plan) -> Listing:
             *(getattr(scheme, name) for name in names),
             scheme.saved_bytes,
             scheme.theory.saved_bytes,
-            scheme.saved_bytes_per_layer,
             scheme.parameter_bytes,
             scheme.gradient_bytes,
             scheme.optimizer_bytes,
@@ -151,7 +169,6 @@ def memory(plan: Plan) -> Listing:
         *columns,
         ("Saved", "mib", "MiB"),
         ("Formula", "mib", "MiB"),
-        ("A layer", "mib", "MiB"),
         ("Parameters", "bytes", ""),
         ("Gradients", "bytes", ""),
         ("Optimizer", "bytes", ""),
