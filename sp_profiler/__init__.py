@@ -1,7 +1,8 @@
 """sp-profiler: is the communication of parallel training hidden, behind which GEMM, what stays exposed?
 
-`load` and `analyze` read traces; `capture` and `annotate` belong in a training script. Nothing heavy is
-imported before it is used: `import sp_profiler` needs neither torch nor polars.
+`load` and `analyze` read traces; `capture` and `annotate` belong in a training script; `plan` tells what
+schemes would keep, send and take at any size. Nothing heavy is imported before it is used: `import
+sp_profiler` needs neither torch nor polars.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
-__all__ = ["analyze", "annotate", "capture", "load"]
+__all__ = ["analyze", "annotate", "capture", "load", "plan"]
 
 if TYPE_CHECKING:
+    from sp_profiler.planning.api import plan
     from sp_profiler.record.annotate import annotate
     from sp_profiler.record.capture import capture
     from sp_profiler.report.model import Report
@@ -83,4 +85,8 @@ def __getattr__(name: str) -> object:
         from sp_profiler.record.capture import capture
 
         return capture
+    if name == "plan":
+        from sp_profiler.planning.api import plan
+
+        return plan
     raise AttributeError(f"module 'sp_profiler' has no attribute '{name}'")
