@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,9 +17,11 @@ from sp_profiler.analysis.results import ContentionFigures
 from sp_profiler.cli.baseline import load_baseline
 from sp_profiler.cli.main import main
 from sp_profiler.errors import InputError, UsageError
-from sp_profiler.report import markdown, sentences, tables, terminal, view
+from sp_profiler.report import markdown, sentences, tables, terminal, view, why
+from sp_profiler.report.findings import causes as rules_of_causes
 from sp_profiler.report.json import read_report, render
-from sp_profiler.report.model import Report, windows_of
+from sp_profiler.report.model import Finding, Report, windows_of
+from sp_profiler.report.why import cause_rows
 from sp_profiler.trace.write import TraceWriter
 
 US = 1_000
@@ -175,3 +179,21 @@ def test_critical_path_that_cannot_be_had_costs_nothing(
     assert "critical-path-failed" in {entry["code"] for entry in found["data_quality"]}
     assert main(["validate", str(run), "--against", "hta"]) == 3
     assert "HTA is not installed" in capsys.readouterr().err
+
+
+def test_the_page_advises_what_the_findings_advise() -> None:
+    """One decision: beside its cause stands what the finding says, else the usual."""
+    usual = {row.key: row.change for row in cause_rows(report())}
+    assert usual["synchronous"].startswith("with independent work at hand")
+    alone = Finding("synchronous-without-partner", "info", "T.", {"collectives": 3}, "It wins nothing.")
+    told = {row.key: row.change for row in cause_rows(replace(report(), findings=[alone]))}
+    assert told == usual | {"synchronous": "It wins nothing."}
+    known = Finding("synchronous-with-partner", "advice", "T.", {"collectives": 1}, "Launch it before wgrad.")
+    told = {row.key: row.change for row in cause_rows(replace(report(), findings=[known, alone]))}
+    assert told["synchronous"] == "1 collective: Launch it before wgrad. 3 collectives: It wins nothing."
+
+
+def test_every_finding_about_a_cause_is_named_and_counts_its_collectives() -> None:
+    source = inspect.getsource(rules_of_causes)
+    codes = set(re.findall(r'finding\(\s*"([a-z-]+)"', source))
+    assert {code for group in why._FINDINGS.values() for code in group} == codes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from sp_profiler.report.format import duration, percent
+from sp_profiler.report.format import counted, duration, percent
 from sp_profiler.report.model import Report, windows_of
 
 
@@ -25,7 +25,17 @@ class CauseRow:
     collectives: int
 
 
-_TOLD = {  # the cause's name, what it means, what changes it (docs/causes.md)
+_FINDINGS = {  # the findings that say of a cause what to change
+    "peer-skew": ("peer-skew",),
+    "synchronous": ("synchronous-with-partner", "synchronous-without-partner"),
+    "partner-too-short": ("launched-after-partner", "partner-too-short"),
+    "late-partner": ("late-partner",),
+    "queued": ("queued",),
+    "no-partner": ("launched-after-partner", "no-partner"),
+    "unknown": ("exposed-for-unknown-cause",),
+}
+
+_TOLD = {  # the cause's name, what it means, what changes it where no finding says more (docs/causes.md)
     "peer-skew": (
         "Waiting for a late peer",
         "before the last rank of the group arrived",
@@ -72,9 +82,22 @@ def cause_rows(report: Report) -> list[CauseRow]:
     rows = []
     for key, ns in sorted(parts.items(), key=lambda part: (-part[1], part[0])):
         name, meaning, change = _TOLD.get(key, (key, "", ""))
+        change = _advice(report, key) or change
         path, share = f"totals.exposed_by_cause_ns.{key}", ns / whole
         told = (duration(ns / count), percent(share))
         rows.append(
             CauseRow(key, path, json.dumps(ns), name, meaning, change, *told, share, mostly.count(key))
         )
     return rows
+
+
+def _advice(report: Report, cause: str) -> str:
+    """What the findings of this report advise about a cause; nothing where they name none.
+
+    They looked at the collectives: whether a partner is there, whether the gradients of data parallelism
+    are meant. Where two of them speak of one cause, each says of how many collectives.
+    """
+    told = [f for f in report.findings if f.code in _FINDINGS.get(cause, ()) and f.advice]
+    if len(told) == 1:
+        return told[0].advice or ""
+    return " ".join(f"{counted(f.evidence['collectives'], 'collective')}: {f.advice}" for f in told)
