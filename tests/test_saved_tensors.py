@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -235,6 +236,24 @@ def test_tracked_storages_count_once_and_end_like_others() -> None:
         y.resize_(20)
         assert live.current_bytes == 80
     assert live.peak_bytes == 80
+
+
+def test_storages_that_other_threads_let_go_of_are_counted_right() -> None:
+    """Gloo's threads do. Many threads and no lock: each byte is subtracted once, and ids are used again."""
+    with LiveBytes() as live:
+        for _ in range(50):
+            shared = [[torch.zeros(n + 1) for n in range(20)] for _ in range(4)]
+            assert live.current_bytes >= 4 * 4 * 210
+            threads = [threading.Thread(target=part.clear) for part in shared]
+            for thread in threads:
+                thread.start()
+            made = [torch.ones(3) for _ in range(20)]
+            for thread in threads:
+                thread.join()
+            assert live.current_bytes == 20 * 12
+            assert len(live.alive()) == 20
+            del made
+        assert live.current_bytes == 0
 
 
 class Hides(torch.autograd.Function):

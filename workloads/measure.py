@@ -6,6 +6,7 @@ a model of any size takes no memory.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -23,6 +24,8 @@ from sp_profiler.theory.communication import wire_bytes
 from workloads.communication import Call, Communicator
 from workloads.config import WorkloadConfig
 from workloads.train import Workload, assemble
+
+_MOMENTS_S = (0.001, 0.01, 0.1, 1.0)
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,8 @@ class SavedMeasurement:
     """Of the distinct storages behind `.grad` when the optimizer steps."""
     optimizer_bytes: int
     peak_bytes: int
-    """The most that tensors held at once in the step: with parameters, optimizer state and the batch."""
+    """The most that tensors held at once in the step: with parameters, optimizer state and the batch. On gloo
+    it may be higher by tensors of a collective that its threads had not let go of yet."""
     peak_operator: str | None
     comm_bytes: Fraction
     """What this rank sends in the step with ring algorithms; a fraction of a byte where T does not divide."""
@@ -161,15 +165,28 @@ def _measured_step(
     with places, SavedTensors(workload.model, places=places) as saved:
         loss = workload.forward(tokens[0], len(tokens))
     known.update(saved.storages, storages([loss]))
-    hidden = tuple(
-        _hidden(storage) for storage in live.alive() if storage.bytes and storage.storage not in known
-    )
+    hidden = _hidden_from(live, known)
     workload.backward(loss, is_last=len(tokens) == 1)
     del loss
     for i, microbatch in enumerate(tokens[1:], start=2):
         workload.backward(workload.forward(microbatch, len(tokens)), is_last=i == len(tokens))
     workload.update()
     return saved.report(), hidden
+
+
+def _hidden_from(live: LiveBytes, known: set[int]) -> tuple[HiddenTensor, ...]:
+    """What lives and is not known. The transport's threads let go of a collective's tensors a moment after
+    it is over: they are given that moment, and whoever keeps a tensor keeps it longer."""
+
+    def unknown() -> list[LiveStorage]:
+        return [one for one in live.alive() if one.bytes and one.storage not in known]
+
+    found = unknown()
+    for moment_s in () if dist.get_backend() == "fake" else _MOMENTS_S:
+        if found:
+            time.sleep(moment_s)
+            found = unknown()
+    return tuple(_hidden(one) for one in found)
 
 
 def _hidden(storage: LiveStorage) -> HiddenTensor:

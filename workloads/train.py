@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import json
 import os
 import sys
@@ -213,8 +214,10 @@ def measured(config: WorkloadConfig, communicator: Communicator, device: torch.d
     from workloads.measure import measure_saved
 
     result = measure_saved(config, communicator, device).to_json()
+    # What training finds must not depend on whether this ran; gradient hooks and parameters hold each other.
+    gc.collect()
     if device.type == "cuda":
-        torch.cuda.empty_cache()  # what training finds must not depend on whether this ran
+        torch.cuda.empty_cache()
     return result
 
 

@@ -8,6 +8,7 @@ inside itself, nor what an allocator rounds up or keeps in reserve.
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -42,7 +43,8 @@ class LiveBytes(TorchDispatchMode):
         super().__init__()
         self._place = place
         self._live: dict[int, tuple[LiveStorage, weakref.ref[Any]]] = {}
-        self.current_bytes = 0
+        self._live_bytes = 0
+        self._gone: deque[int] = deque()
         self.peak_bytes = 0
         self.peak_operator: str | None = None
         """The operator at which the peak was reached; None when it was `track`."""
@@ -54,18 +56,26 @@ class LiveBytes(TorchDispatchMode):
             self._note(tensor, func, given)
         return result
 
+    @property
+    def current_bytes(self) -> int:
+        """What is alive now."""
+        self._let_go()
+        return self._live_bytes
+
     def track(self, tensors: Iterable[Tensor], operator: str) -> None:
         """Follow storages that exist already, as if `operator` had made them now."""
         for tensor in tensors:
             self._add(tensor, operator, NOWHERE)
-        if self.current_bytes > self.peak_bytes:
-            self.peak_bytes, self.peak_operator = self.current_bytes, None
+        if self._live_bytes > self.peak_bytes:
+            self.peak_bytes, self.peak_operator = self._live_bytes, None
 
     def alive(self) -> list[LiveStorage]:
         """Every storage that is alive, oldest first."""
+        self._let_go()
         return [storage for storage, _ in self._live.values()]
 
     def _note(self, tensor: Tensor, func: Any, given: Iterable[Any]) -> None:
+        self._let_go()
         storage = tensor.untyped_storage()
         known = self._live.get(storage._cdata)
         if known is None:
@@ -74,12 +84,13 @@ class LiveBytes(TorchDispatchMode):
             if all(other.untyped_storage()._cdata != storage._cdata for other in _tensors_in(given)):
                 self._add(tensor, func._schema.name, self._place())
         elif known[0].bytes != (now := storage.nbytes()):  # resized in place
-            self.current_bytes += now - known[0].bytes
+            self._live_bytes += now - known[0].bytes
             self._live[storage._cdata] = (replace(known[0], bytes=now), known[1])
-        if self.current_bytes > self.peak_bytes:
-            self.peak_bytes, self.peak_operator = self.current_bytes, func._schema.name
+        if self._live_bytes > self.peak_bytes:
+            self.peak_bytes, self.peak_operator = self._live_bytes, func._schema.name
 
     def _add(self, tensor: Tensor, operator: str, place: Place) -> None:
+        self._let_go()
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._live:
@@ -87,11 +98,14 @@ class LiveBytes(TorchDispatchMode):
         dtype = str(tensor.dtype).removeprefix("torch.")
         size = storage.nbytes()
         live = LiveStorage(key, size, operator, place.module, place.layer, tuple(tensor.shape), dtype)
-        self._live[key] = (live, weakref.ref(storage, lambda _: self._freed(key)))
-        self.current_bytes += size
+        # Other threads let go too (those of gloo when a collective is over): they only leave word. They do
+        # so before the memory can be given to another storage.
+        self._live[key] = (live, weakref.ref(storage, lambda _: self._gone.append(key)))
+        self._live_bytes += size
 
-    def _freed(self, key: int) -> None:
-        self.current_bytes -= self._live.pop(key)[0].bytes
+    def _let_go(self) -> None:
+        while self._gone:
+            self._live_bytes -= self._live.pop(self._gone.popleft())[0].bytes
 
 
 def _tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
