@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sp_profiler.planning.model import Plan
-
-T = TypeVar("T", int, str)
 
 
 def plan(
@@ -76,5 +74,6 @@ def plan(
     return build_plan(request)
 
 
-def _several(value: T | Sequence[T]) -> Sequence[T]:
+def _several(value: Any) -> tuple[Any, ...]:
+    """One value or several, as several."""
     return (value,) if isinstance(value, (int, str)) else tuple(value)
