@@ -211,7 +211,17 @@ def _trace(rows: list[Drawn], cpu: bool, rank: int | None) -> Trace:
         events=events,
         collectives=(),
         flows=Flows(none32, np.zeros(0, np.bool_), none64, none32, none32, none64),
-        memory=MemoryEvents(none64, np.zeros(0, np.uint64), none64, none64, none64, none32, none32, none32),
+        memory=MemoryEvents(
+            none64,
+            np.zeros(0, np.uint64),
+            none64,
+            none64,
+            none64,
+            none32,
+            none32,
+            none32,
+            np.zeros(0, np.bool_),
+        ),
         ledger=(),
         uncompressed_bytes=0,
     )

@@ -42,6 +42,7 @@ def memory_events(instants: Iterable[Instant]) -> MemoryEvents:
         device_type=np.array([one.device[0] for one in given], dtype=np.int32),
         device_id=np.array([one.device[1] for one in given], dtype=np.int32),
         tid=np.array([one.tid for one in given], dtype=np.int32),
+        failed=np.zeros(len(given), dtype=np.bool_),
     )
 
 

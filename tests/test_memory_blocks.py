@@ -445,3 +445,45 @@ class TestWhatFilesLack:
         figures, ledger = drawn(Training().event(19, 0, 9).block(20, 60, 512).writer, tmp_path)
         assert (figures.events, figures.blocks_count) == (3, 1)
         assert ledger["memory-zero-bytes"].count == 1
+
+
+def test_an_allocation_that_failed(tmp_path: Path) -> None:
+    training = Training(start=4096).event(20, 1024, 1)
+    args = {
+        "Device Type": 1,
+        "Device Id": 0,
+        "Bytes": 1 << 30,
+        "Total Allocated": 5120,
+        "Total Reserved": 8192,
+    }
+    training.writer.event(
+        {"ph": "i", "s": "t", "name": "[OutOfMemory]", "pid": 100, "tid": 100, "ts": 25, "args": args}
+    )
+    training.event(60, -1024, 1)
+    figures = training.figures(tmp_path)
+    assert (figures.events, figures.peak_bytes, figures.totals_disagree) == (2, 5120, 0)
+    (failure,) = figures.out_of_memory
+    assert (failure.time_ns, failure.asked_bytes) == (25_000, 1 << 30)
+    assert (failure.allocated_bytes, failure.reserved_bytes, failure.reserved_unused_bytes) == (
+        5120,
+        8192,
+        3072,
+    )
+    assert failure.device_free_bytes is failure.largest_unused_bytes is None
+    assert failure.by_category == {"parameter-optimizer": 4096, "activation": 1024}
+    assert failure.by_frame == {BEFORE_RECORDING: 4096, "aten::linear": 1024}
+
+
+def test_a_file_that_holds_nothing_but_a_failure(tmp_path: Path) -> None:
+    args = {"Device Type": 1, "Device Id": 0, "Bytes": 512}
+    writer = TraceWriter().event(
+        {"ph": "i", "s": "t", "name": "[OutOfMemory]", "pid": 100, "tid": 100, "ts": 25, "args": args}
+    )
+    figures, _ = drawn(writer, tmp_path)
+    assert (figures.events, figures.peak_bytes, figures.blocks) == (0, None, [])
+    assert [failure.asked_bytes for failure in figures.out_of_memory] == [512]
+
+
+def test_a_device_whose_events_have_no_bytes(tmp_path: Path) -> None:
+    figures, _ = drawn(Training().event(20, 0, 1).writer, tmp_path)
+    assert (figures.events, figures.peak_bytes, figures.blocks_count) == (1, None, 0)

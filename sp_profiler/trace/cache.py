@@ -29,7 +29,7 @@ from sp_profiler.trace.decode import DEFAULT_LIMITS, decode_trace
 from sp_profiler.trace.limits import Limits
 from sp_profiler.trace.tables import CollectiveArgs, Events, Flows, MemoryEvents, Metadata, Strings, Trace
 
-VERSION = 6
+VERSION = 7
 """Part of every key: to be raised when the decoder's result or this format changes."""
 
 SMALLEST_BYTES = 4 << 20

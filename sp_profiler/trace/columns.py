@@ -100,6 +100,8 @@ _NOT_READ: Fault = (
     "note",
     "begin and end events (ph B, E) are not read; Kineto writes complete events (ph X)",
 )
+_OUT_OF_MEMORY = "[OutOfMemory]"
+_MEMORY_NAMES = ("[memory]", _OUT_OF_MEMORY)
 _PHASES = frozenset("BEXiICbneSTpFPsftNODMVvRc()")
 """Every phase of the Trace Event Format; what is not read of them is none of a profiler's activities."""
 _UNKNOWN_PHASE: Fault = (
@@ -175,7 +177,7 @@ class Columns:
             memory = [
                 index
                 for index, phase in enumerate(phases)
-                if phase == "i" and events[index].name == "[memory]"
+                if phase == "i" and events[index].name in _MEMORY_NAMES
             ]
             for index, phase in enumerate(phases):
                 if phase in ("B", "E"):
@@ -279,6 +281,7 @@ class Columns:
             memory_device_type=int_column([a.device_type for a in args], np.int32),
             memory_device_id=int_column([a.device_id for a in args], np.int32),
             memory_tid=self._words.codes([event.tid for event in chosen]),
+            memory_failed=np.array([event.name == _OUT_OF_MEMORY for event in chosen], dtype=np.bool_),
         )
 
     def _with_start(
@@ -362,6 +365,7 @@ class Columns:
             device_type=self._take("memory_device_type", np.int32),
             device_id=self._take("memory_device_id", np.int32),
             tid=codes("memory_tid"),
+            failed=self._take("memory_failed", np.bool_),
         )
         return strings, events, tuple(self._collectives), flows, memory
 

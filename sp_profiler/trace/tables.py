@@ -130,7 +130,7 @@ class Flows:
 
 @dataclass(frozen=True)
 class MemoryEvents:
-    """`[memory]` instants, in file order."""
+    """`[memory]` and `[OutOfMemory]` instants, in file order."""
 
     ts_ns: Int64
     address: NDArray[np.uint64]  # 0 where the file has none
@@ -140,6 +140,7 @@ class MemoryEvents:
     device_type: Int32  # 0 CPU, 1 CUDA/HIP, as torch numbers them
     device_id: Int32
     tid: Int32  # string code
+    failed: Bool  # `[OutOfMemory]`: so many bytes were asked for and not given
 
 
 @dataclass(frozen=True)

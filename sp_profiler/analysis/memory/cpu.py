@@ -157,13 +157,8 @@ def innermost_around(events: Events, nest: Nest, thread: Int64, times_ns: Int64)
     """The innermost event of a nest around each instant of a thread: a position, NONE without one."""
     start = events.start_ns[nest.row]
     before = np.zeros(len(times_ns), dtype=np.int64)
-    order = np.argsort(thread, kind="stable")
-    bounds = np.flatnonzero(np.append(True, thread[order][1:] != thread[order][:-1])) if len(order) else []
-    for low, high in zip(bounds, [*bounds[1:], len(order)], strict=True):
-        here = order[low:high]
-        number = thread[here[0]]
-        if number == NONE:
-            continue
+    for number in np.unique(thread[thread != NONE]).tolist():
+        here = np.flatnonzero(thread == number)
         first, last = np.searchsorted(nest.thread, (number, number + 1))
         before[here] = first + np.searchsorted(start[first:last], times_ns[here], side="right")
     found = last_exceeding(events.end_ns[nest.row], before, times_ns)

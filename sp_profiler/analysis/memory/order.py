@@ -69,7 +69,7 @@ def device_events(memory: MemoryEvents, key: tuple[int, int]) -> DeviceEvents:
     By time, equal times in file order; where the totals contradict that and a near event fits, that one
     comes first.
     """
-    here = (memory.device_type == key[0]) & (memory.device_id == key[1])
+    here = (memory.device_type == key[0]) & (memory.device_id == key[1]) & ~memory.failed
     rows = np.flatnonzero(here & (memory.bytes != 0)).astype(np.int64)
     rows = rows[np.argsort(memory.ts_ns[rows], kind="stable")]
     has_total = memory.total_allocated[rows] != NONE

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sp_profiler.analysis.memory.blocks import BEFORE, BEFORE_WINDOW, PARAMETER, Blocks, Timeline
 from sp_profiler.analysis.memory.categories import Lives, categorize, crossings
+from sp_profiler.analysis.memory.composition import Composition
 from sp_profiler.analysis.memory.cpu import CpuSide, read_cpu_side
+from sp_profiler.analysis.memory.failures import failed_allocations
 from sp_profiler.analysis.memory.figures import About, Borders, device_figures
 from sp_profiler.analysis.memory.gathers import (
     Allocations,
@@ -132,34 +134,52 @@ def _device(rank: _Rank, key: tuple[int, int], ledger: Ledger) -> MemoryFigures:
     pairs = pair(events)
     moments = _moments(rank, events)
     timeline = _timeline(rank, events, moments, checked, pairs)
-    name = DEVICE_TYPES.get(key[0], "unknown" if key[0] < 0 else f"device-type-{key[0]}")
+    # Nothing to pair: blocks are null, not absent.
     without = len(pairs) == 0 and len(pairs.without_address) > 0
-    count, listed = unpaired(events, pairs, SHOWN_BLOCKS)
-    enter_device(name, key[1], events, checked, pairs, ledger)
-    about = About(
+    about = _about(rank, key, events, checked, None if without else pairs)
+    enter_device(about.device_type, key[1], events, checked, pairs, ledger)
+    borders = _borders(rank.cpu, timeline)
+    step_borders = np.searchsorted(timeline.time_ns, rank.step_borders_ns, side="left")
+    blocks = None if without else _blocks(rank, events, pairs, moments, borders.position, step_borders)
+    trains = len(step_borders) > 0 or len(borders.position) > 0
+    unseen = PARAMETER if trains else BEFORE_WINDOW
+    figures = device_figures(about, timeline, blocks, borders, unseen)
+    if not rank.trace.memory.failed.any():
+        return figures
+    composition = Composition(timeline, blocks, unseen) if blocks is not None else None
+    return replace(figures, out_of_memory=failed_allocations(rank.trace.memory, key, composition))
+
+
+def _about(
+    rank: _Rank,
+    key: tuple[int, int],
+    events: DeviceEvents,
+    checked: CheckedTotals | None,
+    pairs: Pairs | None,
+) -> About:
+    count, listed = unpaired(events, pairs, SHOWN_BLOCKS) if pairs is not None else (None, None)
+    return About(
         source="events",
         rank=rank.trace.rank,
-        device_type=name,
+        device_type=DEVICE_TYPES.get(key[0], "unknown" if key[0] < 0 else f"device-type-{key[0]}"),
         device=None if key[1] < 0 else key[1],
         file=rank.trace.path,
         events=len(events) + events.empty,
         totals_checked=checked.checked if checked else None,
         totals_disagree=checked.disagree if checked else None,
-        unpaired_count=None if without else count,
-        unpaired=None if without else listed,
+        unpaired_count=count,
+        unpaired=listed,
     )
-    times = timeline.time_ns
-    borders_ns = rank.cpu.runs.borders_ns
-    steps = steps_at(rank.cpu.steps, borders_ns)
-    borders = Borders(
-        borders_ns,
-        np.searchsorted(times, borders_ns, side="left"),
-        np.where(steps < 0, NONE, steps).astype(np.int32),
+
+
+def _borders(cpu: CpuSide, timeline: Timeline) -> Borders:
+    times = cpu.runs.borders_ns
+    steps = steps_at(cpu.steps, times)
+    return Borders(
+        time_ns=times,
+        position=np.searchsorted(timeline.time_ns, times, side="left"),
+        step=np.where(steps < 0, NONE, steps).astype(np.int32),
     )
-    step_borders = np.searchsorted(times, rank.step_borders_ns, side="left")
-    blocks = None if without else _blocks(rank, events, pairs, moments, borders.position, step_borders)
-    trains = len(step_borders) > 0 or len(rank.cpu.runs.borders_ns) > 0
-    return device_figures(about, timeline, blocks, borders, PARAMETER if trains else BEFORE_WINDOW)
 
 
 def _timeline(
