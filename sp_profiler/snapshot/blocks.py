@@ -21,7 +21,7 @@ from sp_profiler.analysis.memory.blocks import (
 )
 from sp_profiler.analysis.memory.categories import Lives, categorize, crossings
 from sp_profiler.classify.tables import Phase
-from sp_profiler.snapshot.frames import Told, shown_stack
+from sp_profiler.snapshot.frames import StackNames, Told
 from sp_profiler.snapshot.history import History
 from sp_profiler.snapshot.phases import Phases
 from sp_profiler.snapshot.ranges import Ranges
@@ -124,7 +124,8 @@ def _is_across(lives: Lives) -> np.ndarray:
 
 
 def _stacks(snapshot: Snapshot, history: History) -> Callable[[int], list[str]]:
-    return lambda row: shown_stack(snapshot.stacks, int(history.made[row]))
+    names = StackNames(snapshot.stacks)
+    return lambda row: names.shown(int(history.made[row]))
 
 
 def _sites(history: History, told: Told) -> tuple[list[str], Int32, Int32]:

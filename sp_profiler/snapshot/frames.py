@@ -112,12 +112,33 @@ def tell(stacks: Stacks) -> Told:
     )
 
 
-def shown_stack(stacks: Stacks, stack: int) -> list[str]:
-    """The frames of a stack for a reader, outermost first: Python's, or C++'s where there is no other."""
-    frames = [_parts(stacks, frame) for frame in stacks.of(stack).tolist()]
-    python = [frame for frame in frames if _owner(*frame) < NATIVE]
-    kept = python or [frame for frame in frames if _owner(*frame) == NATIVE]
-    return [_long_name(*frame) for frame in kept[:SHOWN_FRAMES]][::-1]
+class StackNames:
+    """Stacks of a snapshot as a reader sees them; each frame is named once."""
+
+    def __init__(self, stacks: Stacks) -> None:
+        self._stacks = stacks
+        self._frames: dict[int, tuple[bool, str]] = {}
+        self._stacks_shown: dict[int, list[str]] = {}
+
+    def shown(self, stack: int) -> list[str]:
+        """The frames of a stack, outermost first: Python's, or C++'s where there is no other."""
+        known = self._stacks_shown.get(stack)
+        if known is not None:
+            return known
+        frames = [self._named(frame) for frame in self._stacks.of(stack).tolist()]
+        python = [name for is_python, name in frames if is_python]
+        kept = python or [name for _, name in frames if name]
+        self._stacks_shown[stack] = kept[:SHOWN_FRAMES][::-1]
+        return self._stacks_shown[stack]
+
+    def _named(self, frame: int) -> tuple[bool, str]:
+        known = self._frames.get(frame)
+        if known is None:
+            parts = _parts(self._stacks, frame)
+            owner = _owner(*parts)
+            name = "" if owner == PLUMBING else _long_name(*parts)
+            known = self._frames[frame] = (owner < NATIVE, name)
+        return known
 
 
 def _frames(stacks: Stacks) -> list[tuple[str, int, str, str]]:

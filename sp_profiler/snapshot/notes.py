@@ -52,6 +52,14 @@ def enter_device(
             " are taken as made by autograd's threads in backward",
             count=phases.assumed,
         )
+    if phases.borders_dropped:
+        ledger.add(
+            "snapshot-phases-mixed",
+            "note",
+            f"forward and backward of {where} alternate too often for a border between them: what crosses it"
+            " is not told",
+            count=phases.borders_dropped,
+        )
     if assumed_activations:
         ledger.add(
             "snapshot-alive-in-forward",

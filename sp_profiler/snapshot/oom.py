@@ -8,7 +8,7 @@ import numpy as np
 
 from sp_profiler.analysis.memory.blocks import NO_OPERATOR, Blocks
 from sp_profiler.analysis.memory.results import OutOfMemory
-from sp_profiler.snapshot.frames import Told, shown_stack
+from sp_profiler.snapshot.frames import StackNames, Told
 from sp_profiler.snapshot.history import History
 from sp_profiler.snapshot.layout import SMALL_BYTES, SMALL_SEGMENT_BYTES, Layout
 from sp_profiler.snapshot.tables import NONE, OUT_OF_MEMORY, DeviceSnapshot, Ints, Snapshot
@@ -55,7 +55,7 @@ def _bare(snapshot: Snapshot, device: DeviceSnapshot, told: Told, position: int)
         reserved_unused_bytes=None,
         largest_unused_bytes=None,
         asked_by=None if stack == NONE else told.sites[told.site[stack]],
-        stack=shown_stack(snapshot.stacks, stack),
+        stack=StackNames(snapshot.stacks).shown(stack),
         expandable_segments=snapshot.expandable_segments,
     )
 

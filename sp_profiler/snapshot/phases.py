@@ -24,6 +24,9 @@ from sp_profiler.snapshot.tables import (
 )
 from sp_profiler.trace.tables import Bool, Int8
 
+MOST_BORDERS = 2_000
+"""With more changes from forward to backward than this both run beside each other, without a border."""
+
 
 @dataclass(frozen=True)
 class Phases:
@@ -33,6 +36,7 @@ class Phases:
     run: Ints  # number of the stretch of one phase, also of what follows without one; NONE before the first
     step_borders: Ints  # positions: the first event of each later step
     borders: Ints  # positions: the first event of each backward that follows forward
+    borders_dropped: int  # so many that phases must be those of threads beside each other
     frees_told: bool  # frees carry stacks of their own
     assumed: int  # allocations without a Python frame that are taken as backward's
 
@@ -61,13 +65,15 @@ def phases_of(device: DeviceSnapshot, history: History, told: Told, ranges: Rang
         borders = known[changes][_after_forward(phase[known][changes])]
         step_borders = _after_optimizer(phase, known, changes)
         phase = _filled(phase, known, before)
+    dropped = len(borders) if len(borders) > MOST_BORDERS else 0
     if len(ranges.step_starts):
         step_borders = ranges.step_starts[1:]
     return Phases(
         phase,
         run,
         step_borders,
-        borders,
+        borders[: 0 if dropped else None],
+        dropped,
         frees_told,
         int(frameless.sum()),
     )
