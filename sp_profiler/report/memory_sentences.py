@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 
 from sp_profiler.analysis.memory.from_blocks import ROUNDED
@@ -57,7 +58,13 @@ def sentences(memory: Memory, gathers: Collection[int] = ()) -> list[str]:
 
 
 def device_name(one: MemoryFigures, several_devices: bool = False) -> str:
-    """`rank 0`, `rank 0 device 1`, `rank 0 CPU`."""
+    """`rank 0`, `rank 0 device 1`, `rank 0 CPU`; of a snapshot without a rank `device 1 of dump.pickle`."""
+    if one.rank is None and one.source == "snapshot":
+        return (
+            f"device {one.device} of {os.path.basename(one.file)}"
+            if several_devices
+            else f"device {one.device}"
+        )
     name = "rank unknown" if one.rank is None else f"rank {one.rank}"
     if one.device_type == "cpu":
         return f"{name} CPU" if several_devices else name

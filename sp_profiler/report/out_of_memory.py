@@ -34,7 +34,7 @@ def oom_sentences(memory: Memory) -> list[str]:
 
 def _who_held(one: MemoryFigures, oom: OutOfMemory, several: bool) -> str:
     times = len(one.out_of_memory)
-    who = device_name(one, several) if one.rank is not None else f"device {one.device}"
+    who = device_name(one, several)
     text = f"{who[:1].upper()}{who[1:]} ran out of memory"
     if times > 1:
         text += f" {times} times, at last"
