@@ -21,6 +21,7 @@ import numpy as np
 
 from sp_profiler.analysis.across import AcrossRanks, across_ranks
 from sp_profiler.analysis.arrivals import Arrivals
+from sp_profiler.analysis.collective_table import Collectives
 from sp_profiler.analysis.results import CollectiveFigures, RankFigures, RankResult
 from sp_profiler.analysis.totals import total
 from sp_profiler.classify.tables import Group
@@ -77,7 +78,7 @@ def results_of(ranks: int, count: int, with_seq: bool) -> tuple[list[RankResult]
         )  # fmt: skip
         lists = [list(group.ranks) for group in mine]
         columns = zip(kind[kept].tolist(), start.tolist(), (stop - start).tolist(), seq.tolist(), strict=True)
-        collectives = tuple(
+        collectives = Collectives.of(
             CollectiveFigures(
                 i, rank, 0, 20, 0, "all_reduce", mine[k].key, lists[k], _BYTES, "bfloat16", number, True,
                 "dgrad", "annotation", "backward", None, None, at, at, dur, 0, dur, dur, None, None, None,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from sp_profiler.analysis.collective_table import Collectives
 from sp_profiler.analysis.joined import NO_GROUP, Joined
 from sp_profiler.analysis.results import RankResult
 from sp_profiler.ledger import Ledger, LedgerEntry, Severity
@@ -37,18 +38,20 @@ def notes(run: Joined, results: Sequence[RankResult]) -> tuple[LedgerEntry, ...]
 
 def _say_bandwidth(run: Joined, ledger: Ledger, results: Sequence[RankResult]) -> None:
     """Collectives whose transfer is known and bandwidth is not (of CPU runs that is said elsewhere)."""
-    rows = [
-        one
-        for place, i in enumerate(run.taking)
-        if not run.arrivals[place].is_cpu
-        for one in results[i].collectives
-        if one.transfer_ns and one.op != "barrier"
-    ]
-    missing = sum(one.algbw_gbps is None for one in rows)
+    missing = without_factor = 0
+    for place, i in enumerate(run.taking):
+        if run.arrivals[place].is_cpu:
+            continue
+        rows = Collectives.of(results[i].collectives)
+        moved = (rows.numbers("transfer_ns").or_zero() != 0) & ~rows.words("op").where(
+            lambda op: op == "barrier"
+        )
+        algbw, busbw = rows.numbers("algbw_gbps").is_known, rows.numbers("busbw_gbps").is_known
+        missing += int((moved & ~algbw).sum())
+        without_factor += int((moved & algbw & ~busbw).sum())
     if missing:
         text = "algbw and busbw are null where the size is not known"
         ledger.add("bandwidth-unknown", "note", text, count=missing)
-    without_factor = sum(one.algbw_gbps is not None and one.busbw_gbps is None for one in rows)
     if without_factor:
         text = "busbw is null where the group's size, or a factor for the operation, is not known"
         ledger.add("busbw-unknown", "note", text, count=without_factor)

@@ -47,20 +47,17 @@ class Arrivals:
 
 def arrivals_of(
     classified: Classified,
-    figures: Sequence[tuple[int, int]],
+    figure: Int64,
     rank: int | None,
     host: str | None = None,
     base_time_ns: int = 0,
 ) -> Arrivals:
-    """The arrivals of a rank. `figures`: (place in Classified.collectives, row of RankResult.collectives)."""
+    """The arrivals of a rank. `figure`: of each of Classified.collectives its row in the result's."""
     activities, found = classified.activities, classified.collectives
     activity = _column([one.activity for one in found])
     order = np.lexsort((activities.start_ns[activity], activities.device[activity]))
     rows = [found[i] for i in order.tolist()]
     activity = activity[order]
-    figure = np.full(len(found), NONE, np.int64)
-    for place, row in figures:
-        figure[place] = row
     ops: dict[str, int] = {}
     groups: dict[str, int] = {}
     by_key: list[Group] = []

@@ -22,23 +22,21 @@ proportion to time, the earlier part rounded down, so the parts sum to the colle
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 
-from sp_profiler.analysis.changed import changer
+from sp_profiler.analysis.collective_table import Collectives
+from sp_profiler.analysis.columns import Column, Numbers, Parts, Records, Words, joined
 from sp_profiler.analysis.exposure import DeviceCollectives, Exposure
 from sp_profiler.analysis.intervals import TimeSet, divided_stretches, subtract, sum_by, union, unite
 from sp_profiler.analysis.overlap import DeviceSets, IdentityError
 from sp_profiler.analysis.partners import Partners
-from sp_profiler.analysis.results import (
-    CauseEvidence,
-    CollectiveFigures,
-    ExposedStretches,
-    RankResult,
-)
+from sp_profiler.analysis.results import CauseEvidence, ExposedStretches, RankResult
 from sp_profiler.classify.tables import Classified, Kind
-from sp_profiler.trace.tables import NONE, Bool, Int64
+from sp_profiler.trace.tables import NONE, Bool, Int32, Int64
 
 CAUSES = (
     "peer-skew",
@@ -308,31 +306,20 @@ def _evidence(
     rule: Int64,
     behind_group: Bool,
     behind_device: Bool,
-) -> list[CauseEvidence]:
+) -> Records:
     """What a person can look up in the trace, for each collective."""
-
-    def known(column: Int64) -> list[int | None]:
-        return [None if value == NONE else value for value in column.tolist()]
-
-    behind = np.where(behind_group, 1, np.where(behind_device, 2, 0)).tolist()
-    words = (None, "same-group", "full-device")
-    columns = zip(
-        rule.tolist(), behind, known(asked.wait), known(asked.wait_end), known(asked.launched_before_wait),
-        known(partners.launch_ns), known(partners.start_ns), known(partners.end_ns), strict=True,
-    )  # fmt: skip
-    return [
-        CauseEvidence(
-            rule=RULES[which],
-            queued_behind=words[queue],
-            wait_start_ns=wait,
-            wait_end_ns=wait_end,
-            launched_before_wait=launched,
-            partner_launch_ns=launch,
-            partner_start_ns=start,
-            partner_end_ns=end,
-        )
-        for which, queue, wait, wait_end, launched, launch, start, end in columns
-    ]
+    behind = np.where(behind_group, 0, np.where(behind_device, 1, NONE))
+    columns: dict[str, Column[Any]] = {
+        "rule": Words(rule.astype(np.int32), RULES),
+        "queued_behind": Words(behind.astype(np.int32), ("same-group", "full-device")),
+        "wait_start_ns": Numbers.but(asked.wait),
+        "wait_end_ns": Numbers.but(asked.wait_end),
+        "launched_before_wait": Numbers.but(asked.launched_before_wait),
+        "partner_launch_ns": Numbers.but(partners.launch_ns),
+        "partner_start_ns": Numbers.but(partners.start_ns),
+        "partner_end_ns": Numbers.but(partners.end_ns),
+    }
+    return Records(CauseEvidence, tuple(columns[field.name] for field in fields(CauseEvidence)))
 
 
 # --- dividing the shares ---------------------------------------------------------------------------
@@ -347,39 +334,59 @@ def settle(result: RankResult) -> RankResult:
     """
     if not result.stretches:
         return result
-    collectives = list(result.collectives)
-    place = {one.id: i for i, one in enumerate(collectives)}
+    collectives = Collectives.of(result.collectives)
+    number = np.concatenate([stretches.id for stretches in result.stretches])
+    row = _rows_of(collectives, number)
+    waits = np.append(collectives.numbers("skew_wait_ns").or_zero(), 0)[row]
     steps, ranks = list(result.steps), list(result.ranks)
-    for number, stretches in enumerate(result.stretches):
-        rank = ranks[number]
-        arrival = _arrivals(stretches, collectives, place)
+    shared: list[Int64] = []
+    longest: list[Int64] = []
+    first = 0
+    for place, stretches in enumerate(result.stretches):
+        rank, many = ranks[place], len(stretches.id)
+        arrival = stretches.begins_ns + waits[first : first + many]
+        first += many
         shares = _divide(stretches, arrival, stretches.share_ns)
         lengths = _divide(stretches, arrival, stretches.end_ns - stretches.start_ns)
-        of_collective = _sums(stretches.owner, shares, len(stretches.id))
-        longest = _sums(stretches.owner, lengths, len(stretches.id))
-        found = zip(
-            stretches.id.tolist(), _largest(of_collective, longest), _named(of_collective), strict=True
-        )
-        for i, (number_of, cause, parts) in enumerate(found):
-            at = place.get(number_of)
-            if at is not None:
-                collectives[at] = _with_cause(collectives[at], cause, parts, stretches, i)
+        shared.append(_sums(stretches.owner, shares, many))
+        longest.append(_sums(stretches.owner, lengths, many))
         mine = [i for i, step in enumerate(steps) if step.device == rank.device]
         for i, parts in zip(mine, _named(_sums(stretches.window, shares, len(mine))), strict=True):
             steps[i] = replace(steps[i], exposed_by_cause_ns=parts)
         (whole,) = _named(shares.sum(axis=0, keepdims=True))
         if sum(whole.values()) != rank.exposed_ns:
             raise IdentityError("the causes do not sum to the exposed time")
-        ranks[number] = replace(rank, exposed_by_cause_ns=whole)
-    return replace(result, collectives=tuple(collectives), steps=tuple(steps), ranks=tuple(ranks))
+        ranks[place] = replace(rank, exposed_by_cause_ns=whole)
+    filled = _with_causes(collectives, row, result.stretches, np.concatenate(shared), np.concatenate(longest))
+    return replace(result, collectives=filled, steps=tuple(steps), ranks=tuple(ranks))
 
 
-def _arrivals(
-    stretches: ExposedStretches, collectives: list[CollectiveFigures], place: dict[int, int]
-) -> Int64:
-    """When the last rank arrived at each collective, on this rank's clock; its own start where not known."""
-    waits = [collectives[place[i]].skew_wait_ns if i in place else None for i in stretches.id.tolist()]
-    return stretches.begins_ns + np.array([wait or 0 for wait in waits], np.int64)
+def _rows_of(collectives: Collectives, number: Int64) -> Int64:
+    """The row of each of these numbers among the collectives, NONE for one outside the chosen windows."""
+    mine = collectives.numbers("id").values
+    row = np.full(int(max(number.max(initial=-1), mine.max(initial=-1))) + 1, NONE, np.int64)
+    row[mine] = np.arange(len(mine))
+    return row[number]
+
+
+def _with_causes(
+    collectives: Collectives, row: Int64, every: Sequence[ExposedStretches], shared: Int64, longest: Int64
+) -> Collectives:
+    """The collectives with their causes; `row` says whose each row of what was found is."""
+    at = np.full(len(collectives), NONE, np.int64)
+    inside = np.flatnonzero(row >= 0)
+    at[row[inside]] = inside
+    if (at < 0).any():
+        raise IdentityError("a collective inside the windows was not explained")
+    shared, longest = shared[at], longest[at]
+    delay = np.concatenate([stretches.delay_ns for stretches in every])[at]
+    evidence = joined([stretches.evidence for stretches in every])
+    return collectives.changed(
+        cause=Words(_largest(shared, longest), CAUSES),
+        exposed_by_cause_ns=Parts(CAUSES, shared),
+        queue_delay_ns=Numbers.but(delay),
+        cause_evidence=evidence.take(at),
+    )
 
 
 def _divide(stretches: ExposedStretches, arrival: Int64, amount: Int64) -> Int64:
@@ -409,30 +416,10 @@ def _sums(key: Int64, parts: Int64, size: int) -> Int64:
 
 def _named(parts: Int64) -> list[dict[str, int]]:
     """One dictionary a row, without the causes that have no part."""
-    named: list[dict[str, int]] = [{} for _ in range(len(parts))]
-    row, cause = np.nonzero(parts)
-    for i, c, ns in zip(row.tolist(), cause.tolist(), parts[row, cause].tolist(), strict=True):
-        named[i][CAUSES[c]] = ns
-    return named
+    return [row or {} for row in Parts(CAUSES, parts).tolist()]
 
 
-def _largest(share: Int64, length: Int64) -> list[str | None]:
+def _largest(share: Int64, length: Int64) -> Int32:
     """The cause with the largest part of each row; where it is exposed and its share 0, of its own time."""
     parts = np.where(share.any(axis=1, keepdims=True), share, length)
-    largest = np.where(parts.any(axis=1), np.argmax(parts, axis=1), len(CAUSES))
-    names = (*CAUSES, None)
-    return [names[i] for i in largest.tolist()]
-
-
-_caused = changer(CollectiveFigures, "cause", "exposed_by_cause_ns", "queue_delay_ns", "cause_evidence")
-
-
-def _with_cause(
-    one: CollectiveFigures, cause: str | None, parts: dict[str, int], stretches: ExposedStretches, i: int
-) -> CollectiveFigures:
-    """The collective with its causes; itself where nothing changes: to make a million anew takes time."""
-    evidence = stretches.evidence[i]
-    if one.cause_evidence is evidence and one.cause == cause and one.exposed_by_cause_ns == parts:
-        return one
-    delay = int(stretches.delay_ns[i])
-    return _caused(one, cause, parts, None if delay == NONE else delay, evidence)
+    return np.where(parts.any(axis=1), np.argmax(parts, axis=1), NONE).astype(np.int32)

@@ -5,10 +5,14 @@ What needs other ranks (skew, transfer, bandwidth) and the causes are not decide
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
 
 import numpy as np
 
+from sp_profiler.analysis.collective_table import Collectives
+from sp_profiler.analysis.columns import Column, Numbers, Records, Words, column_of
 from sp_profiler.analysis.exposure import UNKNOWN, DeviceCollectives, Exposure, Keys
 from sp_profiler.analysis.intervals import TimeSet, cut_at_windows, sum_by, union_by_key
 from sp_profiler.analysis.partners import BETWEEN, NO_RULE, RULES, Partners
@@ -17,9 +21,12 @@ from sp_profiler.analysis.steps import Windows
 from sp_profiler.classify.tables import Classified, Collective, Phase, Role
 from sp_profiler.trace.tables import Int64, Trace
 
-# Looked up by number: making an enum of each of a million rows costs more than the row itself.
-_PHASES = [phase.name.lower() for phase in Phase]
-_ROLES = [role.name.lower() for role in Role]
+_PHASES = tuple(phase.name.lower() for phase in Phase)
+_ROLES = tuple(role.name.lower() for role in Role)
+_AS_TOLD = (
+    "op", "bytes", "dtype", "seq", "is_async", "purpose", "purpose_rule", "module", "layer", "launch_ns",
+)  # fmt: skip
+"""Fields that are the classifier's of the same name."""
 
 
 def collective_figures(
@@ -29,87 +36,67 @@ def collective_figures(
     collectives: DeviceCollectives,
     exposed: Exposure,
     partners: Partners,
-) -> list[CollectiveFigures]:
+) -> Collectives:
     """The collectives of a device that run, at least in part, in a chosen window; in order of (start, id)."""
     activities = classified.activities
-    rows = collectives.activity
     chosen = np.flatnonzero(exposed.window >= 0)
-    columns = zip(
-        chosen.tolist(),
-        *(
-            column[chosen].tolist()
-            for column in (
-                collectives.id,
-                activities.stream[rows],
-                activities.step[rows],
-                activities.phase[rows],
-                activities.name[rows],
-                collectives.start_ns,
-                collectives.end_ns - collectives.start_ns,
-                exposed.inside_ns,
-                exposed.overlapped_ns,
-                exposed.exposed_ns,
-                exposed.share_ns,
-                collectives.is_fused,
-            )
-        ),
-        _partners(partners, collectives, chosen),
-        strict=True,
-    )
-    lists: dict[tuple[int, ...], list[int]] = {}  # one for each group: 64 ranks are longer than the rest
-    result: list[CollectiveFigures] = []
-    for (
-        i, number, stream, step, phase, name, start, dur, inside, overlapped, exposed_ns, share, fused, under
-    ) in columns:  # fmt: skip
-        row = collectives.rows[i]
-        partner, hidden_ns, hideable_ns = under
-        result.append(
-            CollectiveFigures(
-                id=number,
-                rank=trace.rank,
-                device=device,
-                stream=stream,
-                step=step if step >= 0 else None,
-                op=row.op,
-                group=row.group.key if row.group else None,
-                ranks=lists.setdefault(row.group.ranks, list(row.group.ranks)) if row.group else [],
-                bytes=row.bytes,
-                dtype=row.dtype,
-                seq=row.seq,
-                is_async=row.is_async,
-                purpose=row.purpose,
-                purpose_rule=row.purpose_rule,
-                phase=_PHASES[phase],
-                module=row.module,
-                layer=row.layer,
-                launch_ns=row.launch_ns,
-                start_ns=start,
-                dur_ns=dur,
-                overlapped_ns=overlapped,
-                exposed_ns=exposed_ns,
-                exposed_share_ns=share,
-                partner=partner,
-                hidden_ns=hidden_ns,
-                hideable_ns=hideable_ns,
-                kernel=trace.strings[name],
-                note=_note(fused, inside, dur),
-            )
-        )
-    return result
+    rows = collectives.activity[chosen]
+    told = [collectives.rows[i] for i in chosen.tolist()]
+    groups = {one.group.key: one.group for one in told if one.group is not None}
+    group = Words.of([None if one.group is None else one.group.key for one in told])
+    names, name = np.unique(activities.name[rows], return_inverse=True)
+    step = activities.step[rows].astype(np.int64)
+    dur = collectives.end_ns[chosen] - collectives.start_ns[chosen]
+    known = partners.known[chosen]
+    # One list for each group: 64 ranks are longer than all the rest.
+    lists = tuple(list(groups[key].ranks) for key in group.table)
+    columns: dict[str, Column[Any]] = {
+        "id": Numbers(collectives.id[chosen]),
+        "rank": column_of(CollectiveFigures, "rank", [trace.rank]).take(np.zeros(len(chosen), np.int64)),
+        "device": Numbers(np.full(len(chosen), device, np.int64)),
+        "stream": Numbers(activities.stream[rows]),
+        "step": Numbers(step, step >= 0),
+        "group": group,
+        "ranks": Words(np.where(group.codes < 0, len(lists), group.codes).astype(np.int32), (*lists, [])),
+        "phase": Words(activities.phase[rows].astype(np.int32), _PHASES),
+        "start_ns": Numbers(collectives.start_ns[chosen]),
+        "dur_ns": Numbers(dur),
+        "overlapped_ns": Numbers(exposed.overlapped_ns[chosen]),
+        "exposed_ns": Numbers(exposed.exposed_ns[chosen]),
+        "exposed_share_ns": Numbers(exposed.share_ns[chosen]),
+        "partner": _partners(partners, collectives, chosen),
+        "hidden_ns": Numbers(partners.hidden_ns[chosen], known),
+        "hideable_ns": Numbers(partners.hideable_ns[chosen], known),
+        "kernel": Words(name.astype(np.int32), tuple(trace.strings[code] for code in names.tolist())),
+        "note": Words.of(_notes(collectives.is_fused[chosen], exposed.inside_ns[chosen], dur)),
+    }
+    for field in _AS_TOLD:
+        columns[field] = column_of(CollectiveFigures, field, [getattr(one, field) for one in told])
+    return Collectives(columns, len(chosen))
 
 
-def _partners(
-    partners: Partners, collectives: DeviceCollectives, chosen: Int64
-) -> Iterator[tuple[Partner | None, int | None, int | None]]:
-    """The partner of each chosen collective with its hidden and hideable ns; Nones where none is known."""
-    names = ("rule", "role", "activities", "dur_ns", "hidden_ns", "hideable_ns")
-    columns = [getattr(partners, name)[chosen].tolist() for name in names]
-    for i, rule, role, activities, dur, hidden, hideable in zip(chosen.tolist(), *columns, strict=True):
-        if rule == NO_RULE:
-            yield None, None, None
-            continue
-        module = None if rule == BETWEEN else collectives.rows[i].module
-        yield Partner(_ROLES[role], module, RULES[rule], dur, activities), hidden, hideable
+def _partners(partners: Partners, collectives: DeviceCollectives, chosen: Int64) -> Records:
+    """The partner of each chosen collective, None where none is known."""
+    rule = partners.rule[chosen]
+    modules = [
+        None if by in (NO_RULE, BETWEEN) else collectives.rows[i].module
+        for i, by in zip(chosen.tolist(), rule.tolist(), strict=True)
+    ]
+    columns: dict[str, Column[Any]] = {
+        "what": Words(partners.role[chosen].astype(np.int32), _ROLES),
+        "module": Words.of(modules),
+        "rule": Words(rule.astype(np.int32), RULES),
+        "dur_ns": Numbers(partners.dur_ns[chosen]),
+        "activities": Numbers(partners.activities[chosen]),
+    }
+    return Records(Partner, tuple(columns[field.name] for field in fields(Partner)), rule != NO_RULE)
+
+
+def _notes(is_fused: np.ndarray, inside_ns: Int64, dur_ns: Int64) -> list[str | None]:
+    notes: list[str | None] = [None] * len(dur_ns)
+    for i in np.flatnonzero(is_fused | (inside_ns < dur_ns)).tolist():
+        notes[i] = _note(bool(is_fused[i]), int(inside_ns[i]), int(dur_ns[i]))
+    return notes
 
 
 def _note(is_fused: bool, inside_ns: int, dur_ns: int) -> str | None:

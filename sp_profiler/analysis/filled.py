@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from sp_profiler.analysis.bandwidth import bandwidth, bus_factor
-from sp_profiler.analysis.changed import changer
+from sp_profiler.analysis.collective_table import Collectives, exact_sum
+from sp_profiler.analysis.columns import Column, Numbers, Words
 from sp_profiler.analysis.joined import NO_GROUP, Joined
-from sp_profiler.analysis.results import Bandwidth, CollectiveFigures, RankResult
-
-_with_transfer = changer(
-    CollectiveFigures,
-    "skew_wait_ns",
-    "transfer_ns",
-    "transfer_is_bound",
-    "algbw_gbps",
-    "busbw_gbps",
-    "note",
-)
+from sp_profiler.analysis.overlap import IdentityError
+from sp_profiler.analysis.results import Bandwidth, RankResult
+from sp_profiler.trace.tables import NONE, Int64
 
 
 @dataclass(frozen=True)
@@ -39,17 +32,27 @@ class GroupSums:
         self._sums: dict[tuple[str, str], list[int]] = {}
         self._factor: dict[tuple[str, str], float | None] = {}
 
-    def add(self, one: CollectiveFigures, size: int | None) -> None:
-        group = one.group or NO_GROUP
-        if one.skew_wait_ns is not None:
-            self._wait[group] = self._wait.get(group, 0) + one.skew_wait_ns
-        if one.algbw_gbps is None or one.op is None or one.bytes is None or one.transfer_ns is None:
-            return
-        sums = self._sums.setdefault((group, one.op), [0, 0, 0, 0])
-        for place, part in enumerate((1, one.bytes, one.transfer_ns, bool(one.transfer_is_bound))):
-            sums[place] += part
-        if (group, one.op) not in self._factor:
-            self._factor[(group, one.op)] = bus_factor(one.op, size)
+    def add(self, collectives: Collectives, sizes: Mapping[str, int | None]) -> None:
+        """Add a rank's collectives; `sizes` are those of its groups."""
+        wait, transfer = collectives.numbers("skew_wait_ns"), collectives.numbers("transfer_ns")
+        bytes_, bound = collectives.numbers("bytes").or_zero(), collectives.words("transfer_is_bound")
+        measured = collectives.numbers("algbw_gbps").is_known & collectives.words("op").where(bool)
+        is_bound = bound.where(bool)
+        kinds, kind = collectives.kinds("group", "op")
+        for code, (named, op) in enumerate(kinds):
+            mine, group = kind == code, named or NO_GROUP
+            waited = mine & wait.is_known
+            if waited.any():
+                self._wait[group] = self._wait.get(group, 0) + exact_sum(wait.values[waited])
+            mine &= measured
+            if not mine.any():
+                continue
+            sums = self._sums.setdefault((group, op), [0, 0, 0, 0])
+            parts = (exact_sum(bytes_[mine]), exact_sum(transfer.or_zero()[mine]), int(is_bound[mine].sum()))
+            for place, part in enumerate((int(mine.sum()), *parts)):
+                sums[place] += part
+            if (group, op) not in self._factor:
+                self._factor[(group, op)] = bus_factor(op, sizes.get(group))
 
     def result(self) -> dict[str, GroupAcross]:
         by_group: dict[str, list[Bandwidth]] = {}
@@ -71,40 +74,53 @@ class GroupSums:
 def fill(result: RankResult, run: Joined, place: int, sums: GroupSums) -> RankResult:
     """The result with waits, transfers and bandwidths in its collectives."""
     arrivals, first = run.arrivals[place], int(run.first_row[place])
-    rows = slice(first, first + len(arrivals))
-    instance = run.skew.instance[rows]
+    inside = np.flatnonzero(arrivals.figure >= 0)
+    rows = first + inside
+    collectives = Collectives.of(result.collectives)
+    at = np.full(len(collectives), NONE, np.int64)  # of each collective its row of the run
+    at[arrivals.figure[inside]] = rows
+    if (at < 0).any():
+        raise IdentityError("a collective inside the windows has no arrival")
+    instance = run.skew.instance[at]
     apart = run.instances.apart[instance]  # NONE is the last row: no instance
     span = run.instances.last_end_ns - run.instances.first_end_ns
-    columns: Iterable[tuple[int, int, int, bool, int]] = zip(
-        arrivals.figure.tolist(),
-        run.skew.wait_ns[rows].tolist(),
-        run.skew.transfer_ns[rows].tolist(),
-        run.skew.is_bound[rows].tolist(),
-        np.where(apart, span[instance], 0).tolist(),
-        strict=True,
+    transfer = Numbers.but(run.skew.transfer_ns[at])
+    is_bound = np.where(transfer.is_known, run.skew.is_bound[at], NONE)
+    sizes: dict[str, int | None] = {g.key: g.size or len(g.ranks) or None for g in arrivals.groups}
+    sizes[NO_GROUP] = sizes.get(NO_GROUP, run.assumed_size)  # of the group that nothing names
+    filled = collectives.changed(
+        skew_wait_ns=Numbers.but(run.skew.wait_ns[at]),
+        transfer_ns=transfer,
+        transfer_is_bound=Words(is_bound.astype(np.int32), (False, True)),
+        note=_with_notes(collectives.column("note"), np.where(apart, span[instance], 0)),
     )
-    sizes = [group.size or len(group.ranks) or None for group in arrivals.groups]
-    assumed = run.assumed_size  # of the group that nothing names
-    collectives = list(result.collectives)
-    group_of = arrivals.group.tolist()
-    for (figure, wait, transfer, is_bound, apart_ns), group in zip(columns, group_of, strict=True):
-        if figure < 0:
-            continue
-        old = collectives[figure]
-        size = sizes[group] if group >= 0 else assumed
-        known = transfer >= 0
-        speed = (None, None) if arrivals.is_cpu or not known else bandwidth(old.op, size, old.bytes, transfer)
-        new = _with_transfer(
-            old,
-            None if wait < 0 else wait,
-            transfer if known else None,
-            is_bound if known else None,
-            *speed,
-            _with_note(old.note, apart_ns),
-        )
-        collectives[figure] = new
-        sums.add(new, size)
-    return replace(result, collectives=tuple(collectives))
+    if not arrivals.is_cpu:
+        algbw, busbw = _bandwidths(filled, sizes)
+        filled = filled.changed(algbw_gbps=algbw, busbw_gbps=busbw)
+    sums.add(filled, sizes)
+    return replace(result, collectives=filled)
+
+
+def _bandwidths(collectives: Collectives, sizes: Mapping[str, int | None]) -> tuple[Numbers, Numbers]:
+    """algbw and busbw of each (`analysis.bandwidth`), float64."""
+    kinds, kind = collectives.kinds("group", "op")
+    size, transfer = collectives.numbers("bytes"), collectives.numbers("transfer_ns")
+    ones = [bandwidth(op, sizes.get(group or NO_GROUP), 1, 1) for group, op in kinds]
+    counts = np.array([known is not None for known, _ in ones], np.bool_)[kind]
+    factor = np.array([np.nan if factor is None else factor for _, factor in ones], np.float64)[kind]
+    known = counts & (size.or_zero() != 0) & (transfer.or_zero() != 0)
+    algbw = np.zeros(len(collectives))
+    np.divide(size.or_zero(), transfer.or_zero(), out=algbw, where=known)
+    with_factor = known & ~np.isnan(factor)
+    busbw = np.where(with_factor, algbw * np.nan_to_num(factor), 0.0)
+    return Numbers(algbw, known), Numbers(busbw, with_factor)
+
+
+def _with_notes(notes: Column[str], apart_ns: Int64) -> Column[str]:
+    if not apart_ns.any():
+        return notes
+    told = zip(notes.tolist(), apart_ns.tolist(), strict=True)
+    return Words.of([_with_note(note, apart) for note, apart in told])
 
 
 def _with_note(note: str | None, apart_ns: int) -> str | None:

@@ -10,6 +10,7 @@ import numpy as np
 
 from sp_profiler.analysis.arrivals import Arrivals, arrivals_of
 from sp_profiler.analysis.causes import explain, settle
+from sp_profiler.analysis.collective_table import Collectives
 from sp_profiler.analysis.collectives import (
     collective_coverage,
     collective_figures,
@@ -35,7 +36,6 @@ from sp_profiler.analysis.hostbound import host_bound_ns
 from sp_profiler.analysis.overlap import Overlap, device_sets, overlap
 from sp_profiler.analysis.partners import find_partners
 from sp_profiler.analysis.results import (
-    CollectiveFigures,
     Coverage,
     ExposedStretches,
     Figures,
@@ -57,7 +57,7 @@ from sp_profiler.analysis.steps import (
 from sp_profiler.analysis.totals import ratio, sum_of_windows, total_coverage
 from sp_profiler.classify.tables import Classified, Role
 from sp_profiler.ledger import Ledger, Severity
-from sp_profiler.trace.tables import Int64, Trace
+from sp_profiler.trace.tables import NONE, Int64, Trace
 
 _NO_SPEED_ON_CPU: tuple[str, Severity, str] = (
     "cpu-run-no-speed",
@@ -84,7 +84,7 @@ def analyze_rank(trace: Trace, classified: Classified, window: WindowRule) -> Ra
     whole = RankResult(
         ranks=tuple(result.rank for result in results) or (_nothing(trace, classified),),
         steps=tuple(step for result in results for step in result.steps),
-        collectives=tuple(one for result in results for one in result.collectives),
+        collectives=Collectives.joined(result.collectives for result in results),
         groups=tuple(one for result in results for one in result.groups),
         gemms=tuple(one for result in results for one in result.gemms),
         gemm_role_known_ratio=coverage.gemm_role.ratio,
@@ -101,17 +101,18 @@ def analyze_rank(trace: Trace, classified: Classified, window: WindowRule) -> Ra
 
 def _arrivals(trace: Trace, classified: Classified, results: Sequence[_DeviceResult]) -> Arrivals:
     """All collectives of the trace, with the row that each has among the result's."""
-    numbers = (one.id for result in results for one in result.collectives)
-    figures = [(number, row) for row, number in enumerate(numbers)]
+    numbers = np.concatenate([result.collectives.numbers("id").values for result in results])
+    figure = np.full(len(classified.collectives), NONE, np.int64)
+    figure[numbers] = np.arange(len(numbers))
     metadata = trace.metadata
-    return arrivals_of(classified, figures, trace.rank, metadata.host, metadata.base_time_ns)
+    return arrivals_of(classified, figure, trace.rank, metadata.host, metadata.base_time_ns)
 
 
 @dataclass(frozen=True)
 class _DeviceResult:
     rank: RankFigures
     steps: list[StepFigures]
-    collectives: list[CollectiveFigures]
+    collectives: Collectives
     groups: list[GroupFigures]
     gemms: list[GemmFigures]
     coverage: Coverage

@@ -5,9 +5,11 @@ All times are int nanoseconds, all sizes bytes. None means "could not look", and
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sp_profiler.analysis.arrivals import Arrivals
+from sp_profiler.analysis.columns import Records
 from sp_profiler.ledger import LedgerEntry
 from sp_profiler.trace.tables import Int64
 
@@ -310,7 +312,7 @@ class ExposedStretches:
     first_turn_ns: Int64
     second_turn_ns: Int64
     causes: Int64  # (collectives, 3)
-    evidence: list[CauseEvidence]
+    evidence: Records  # of CauseEvidence
     delay_ns: Int64
     owner: Int64
     window: Int64
@@ -387,7 +389,7 @@ class RankResult:
 
     ranks: tuple[RankFigures, ...]  # one per device
     steps: tuple[StepFigures, ...]
-    collectives: tuple[CollectiveFigures, ...]
+    collectives: Sequence[CollectiveFigures]  # analysis.collective_table.Collectives: columns
     groups: tuple[GroupFigures, ...]
     gemms: tuple[GemmFigures, ...]
     gemm_role_known_ratio: float | None

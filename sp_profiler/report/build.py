@@ -6,12 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
+import numpy as np
+
 from sp_profiler import __version__
 from sp_profiler.analysis.across import AcrossRanks
-from sp_profiler.analysis.changed import changer
+from sp_profiler.analysis.collective_table import Collectives
+from sp_profiler.analysis.columns import Numbers
 from sp_profiler.analysis.memory.results import MemoryFigures
 from sp_profiler.analysis.results import (
-    CollectiveFigures,
     ContentionFigures,
     Figures,
     GemmFigures,
@@ -29,8 +31,6 @@ from sp_profiler.report.sentences import Basis, sentences
 from sp_profiler.trace.tables import Metadata
 
 AnyFigures = TypeVar("AnyFigures", bound=Figures)
-
-_numbered = changer(CollectiveFigures, "id")
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,12 @@ def build(
     ranks = [_unknown_by_coverage(rank, coverage) for rank in ranks]
     steps = [_unknown_by_coverage(step, coverage) for step in steps]
     totals = total(ranks)
-    collectives = [
-        _numbered(collective, index)
-        for index, collective in enumerate(c for result in results for c in result.collectives)
-    ]
+    collectives = Collectives.joined(result.collectives for result in results)
+    collectives = collectives.changed(id=Numbers(np.arange(len(collectives))))
     is_cpu = bool(facts) and all(fact.is_cpu_only for fact in facts)
     run = _run(name, path, run_json, facts, is_cpu)
-    measured = [c for c in collectives if c.overlapped_ns or c.exposed_ns]  # inside the windows
+    inside = (collectives.numbers(name).or_zero() != 0 for name in ("overlapped_ns", "exposed_ns"))
+    measured = collectives.take(np.logical_or(*inside))  # inside the windows
     windows = len(steps) or 1
     workload = run.workload
     gemms = merge_gemms(gemm for result in results for gemm in result.gemms)

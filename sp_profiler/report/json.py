@@ -12,11 +12,13 @@ import json
 import math
 import types
 import typing
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Union
 
+from sp_profiler.analysis.collective_table import Collectives
 from sp_profiler.errors import InputError
 from sp_profiler.report.model import SCHEMA, SCHEMA_VERSION, Report
 
@@ -38,7 +40,7 @@ def to_plain(value: Any) -> Any:
         return float(value) if math.isfinite(value) else None
     if isinstance(value, dict):
         return {str(key): to_plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, Collectives)):
         return [to_plain(item) for item in value]
     if is_dataclass(value):
         return {name: to_plain(getattr(value, name)) for name in _names(type(value))}
@@ -126,7 +128,7 @@ def _typed(hint: Any, definitions: dict[str, Any]) -> dict[str, Any]:
         return {"enum": args} if len(args) > 1 else {"const": args[0]}
     if origin in (Union, types.UnionType):
         return _union([_typed(arg, definitions) for arg in args])
-    if origin in (list, tuple):
+    if origin in (list, tuple, Sequence):
         return {"type": "array", "items": _typed(args[0], definitions)}
     if origin is dict:
         values = _typed(args[1], definitions)

@@ -6,6 +6,7 @@ Names and units are stable: fields are added freely, never renamed. The JSON Sch
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -101,7 +102,7 @@ class Report:
     totals: Figures
     ranks: list[RankFigures]
     steps: list[StepFigures]
-    collectives: list[CollectiveFigures]
+    collectives: Sequence[CollectiveFigures]  # a list, or analysis.collective_table.Collectives: columns
     groups: list[GroupFigures]
     gemms: list[GemmFigures]
     coverage: Coverage
