@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sp_profiler.analysis.memory.from_blocks import ROUNDED
@@ -20,53 +21,83 @@ class Difference:
     count: int
 
 
-_Item = tuple[int, str | None, str | None]  # bytes, operator, module
+@dataclass(frozen=True)
+class _Item:
+    bytes: int
+    operator: str | None
+    module: str | None
+
+
+@dataclass(frozen=True)
+class _Left:
+    """What a walk could not pair, and the bytes that the allocator added to the blocks it paired."""
+
+    in_trace: list[_Item]
+    in_hooks: list[_Item]
+    rounded: list[int]
 
 
 def differences(one: MemoryFigures, saved: SavedTensors) -> list[Difference]:
     """What the border with most counts and the hooks do not, and the other way round, largest first.
 
     `trace` and `rounding` bytes less those of `hooks` are the border's bytes less `saved_bytes`. Pairs are
-    made by size: a block is a tensor's when it has its bytes, on a GPU rounded up by the allocator. Empty
-    where the border's blocks are not all listed, or the hooks' parts are not told.
+    made by size, first within a module and then across modules: a block is a tensor's when it has its
+    bytes, on a GPU rounded up by the allocator. Empty where the border's blocks are not all listed, or the
+    hooks' parts are not told.
     """
     border = top_border(one)
     blocks = [] if border is None else kept_blocks(one, border)
     if border is None or len(blocks) != border.blocks or not saved.parts:
         return []
-    in_trace: list[_Item] = [(b.bytes, b.made_by or b.operator, b.module) for b in blocks]
-    in_hooks: list[_Item] = [
-        (part.bytes // part.count, part.operator, part.module)
+    in_trace = [_Item(b.bytes, b.made_by or b.operator, b.module) for b in blocks]
+    in_hooks = [
+        _Item(part.bytes // part.count, part.operator, part.module)
         for part in saved.parts
         for _ in range(part.count)
     ]
     tolerance = 1 if one.device_type == "cpu" else ROUNDED
-    return _unpaired(sorted(in_trace, key=_largest), sorted(in_hooks, key=_largest), tolerance)
-
-
-def _largest(item: _Item) -> int:
-    return -item[0]
-
-
-def _unpaired(in_trace: list[_Item], in_hooks: list[_Item], tolerance: int) -> list[Difference]:
-    """Both sorted, largest first: walk along both at once."""
-    alone: dict[tuple[str, str | None, str | None], list[int]] = {}
-    rounded = [0, 0]
-    places = [0, 0]
-    while places[0] < len(in_trace) or places[1] < len(in_hooks):
-        block = in_trace[places[0]] if places[0] < len(in_trace) else None
-        tensor = in_hooks[places[1]] if places[1] < len(in_hooks) else None
-        if block is not None and tensor is not None and 0 <= block[0] - tensor[0] < tolerance:
-            rounded = [rounded[0] + block[0] - tensor[0], rounded[1] + (block[0] != tensor[0])]
-            places = [places[0] + 1, places[1] + 1]
-            continue
-        is_block = tensor is None or (block is not None and block[0] > tensor[0])
-        item = block if is_block else tensor
-        assert item is not None  # one of them is left
-        places[0 if is_block else 1] += 1
-        sums = alone.setdefault(("trace" if is_block else "hooks", item[1], item[2]), [0, 0])
-        sums[0] += item[0]
-        sums[1] += 1
-    found = [Difference(*key, *sums) for key, sums in alone.items()]
-    found += [Difference("rounding", None, None, *rounded)] if rounded[0] else []
+    by_module = [
+        _walk(
+            [item for item in in_trace if item.module == module],
+            [item for item in in_hooks if item.module == module],
+            tolerance,
+        )
+        for module in dict.fromkeys(item.module for item in (*in_trace, *in_hooks))
+    ]
+    rest = _walk(
+        [item for left in by_module for item in left.in_trace],
+        [item for left in by_module for item in left.in_hooks],
+        tolerance,
+    )
+    rounded = [added for left in (*by_module, rest) for added in left.rounded]
+    found = [*_together("trace", rest.in_trace), *_together("hooks", rest.in_hooks)]
+    found += [Difference("rounding", None, None, sum(rounded), len(rounded))] if rounded else []
     return sorted(found, key=lambda one: -one.bytes)
+
+
+def _walk(in_trace: Iterable[_Item], in_hooks: Iterable[_Item], tolerance: int) -> _Left:
+    """Along both sides at once, largest first."""
+    blocks = sorted(in_trace, key=lambda item: item.bytes)
+    tensors = sorted(in_hooks, key=lambda item: item.bytes)
+    left = _Left([], [], [])
+    while blocks and tensors:
+        added = blocks[-1].bytes - tensors[-1].bytes
+        if 0 <= added < tolerance:
+            blocks.pop()
+            tensors.pop()
+            left.rounded.extend([added] if added else [])
+        elif added > 0:
+            left.in_trace.append(blocks.pop())
+        else:
+            left.in_hooks.append(tensors.pop())
+    return _Left([*left.in_trace, *blocks], [*left.in_hooks, *tensors], left.rounded)
+
+
+def _together(seen_by: str, items: Iterable[_Item]) -> list[Difference]:
+    """One entry for all items of an operator and module."""
+    sums: dict[tuple[str | None, str | None], list[int]] = {}
+    for item in items:
+        entry = sums.setdefault((item.operator, item.module), [0, 0])
+        entry[0] += item.bytes
+        entry[1] += 1
+    return [Difference(seen_by, *place, *entry) for place, entry in sums.items()]
