@@ -18,6 +18,7 @@ from workloads.config import DTYPES, WorkloadConfig
         ({"comm": "later"}, "--comm is 'later', expected one of sync, async"),
         ({"save": "none"}, "--save is 'none', expected one of full, shard"),
         ({"norm": None}, "--norm is 'None', expected one of eager, fused"),
+        ({"recompute": "some"}, "--recompute is 'some', expected one of none, selective, full"),
         ({"dtype": "fp8"}, "--dtype is 'fp8', expected one of f64, f32, bf16, f16"),
         ({"layers": 0}, "--layers is 0, expected a whole number of at least 1"),
         ({"ranks": 2.0}, "--ranks is 2.0, expected a whole number of at least 1"),
