@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from analysis_helpers import WHOLE, analyze, gemm, step
 
-from sp_profiler.analysis.gemms import gemm_dtype, gemm_shape
+from sp_profiler.analysis.gemms import gemm_dtype
 from sp_profiler.analysis.steps import WindowRule
+from sp_profiler.classify.shapes import product_of
 from sp_profiler.classify.tables import Role
 
 MM = ("aten::mm", "[[128,256],[256,512]]", '["c10::BFloat16","c10::BFloat16"]')
@@ -27,10 +28,14 @@ MM = ("aten::mm", "[[128,256],[256,512]]", '["c10::BFloat16","c10::BFloat16"]')
         ("aten::matmul", "[[4],[4,8]]", "M=1 N=8 K=4"),
         ("aten::matmul", "[[16,4],[4]]", "M=16 N=1 K=4"),
         ("aten::_scaled_mm", "[[16,32],[32,8],[],[]]", "M=16 N=8 K=32"),
+        ("aten::addbmm", "[[16,8],[3,16,4],[3,4,8],[],[]]", "B=3 M=16 N=8 K=4"),
+        ("aten::_grouped_mm", "[[64,32],[4,32,8],[4]]", "M=64 N=8 K=32"),  # tokens by expert
+        ("aten::_grouped_mm", "[[32,64],[64,8],[4]]", "M=32 N=8 K=64"),  # its wgrad
+        ("aten::_grouped_mm", "[[4,16,32],[4,32,8],[]]", "B=4 M=16 N=8 K=32"),
     ],
 )
 def test_shapes_of_products(operator: str, dims: str, shape: str) -> None:
-    assert str(gemm_shape(operator, dims)) == shape
+    assert str(product_of(operator, dims, None)) == shape
 
 
 @pytest.mark.parametrize(
@@ -47,7 +52,7 @@ def test_shapes_of_products(operator: str, dims: str, shape: str) -> None:
     ],
 )
 def test_what_is_no_known_product_has_no_shape(operator: str, dims: str | None) -> None:
-    assert gemm_shape(operator, dims) is None
+    assert product_of(operator, dims, None) is None
 
 
 def test_dtype_is_that_of_the_first_matrix_in_torchs_spelling() -> None:

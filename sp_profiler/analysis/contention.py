@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sp_profiler.analysis.gemms import gemm_dtype, gemm_shape, linked_operators
+from sp_profiler.analysis.gemms import gemm_dtype, linked_operators
 from sp_profiler.analysis.intervals import sum_by, union
 from sp_profiler.analysis.results import ContentionFigures, GemmSamples, RankResult
 from sp_profiler.analysis.steps import Windows
+from sp_profiler.classify.shapes import product_of
 from sp_profiler.classify.tables import Classified, Kind, Role
 from sp_profiler.ledger import LedgerEntry
 from sp_profiler.trace.tables import NONE, Int64, Trace
@@ -66,7 +67,7 @@ def gemm_samples(trace: Trace, classified: Classified, rows: Int64, windows: Win
 
 def _key(trace: Trace, role: int, name: int, dims: int, types: int) -> Key | None:
     operator = trace.strings[name] or ""
-    shape = gemm_shape(operator, trace.strings[dims])
+    shape = product_of(operator, trace.strings[dims], None)
     if shape is None:
         return None
     return str(shape), gemm_dtype(operator, trace.strings[types]), Role(role).name.lower()

@@ -7,9 +7,8 @@ its FLOP are divided among them by their time.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,91 +18,19 @@ from sp_profiler.analysis.results import GemmFigures, Known
 from sp_profiler.analysis.steps import Windows
 from sp_profiler.classify.dtypes import dtype_name
 from sp_profiler.classify.links import first_with_key
+from sp_profiler.classify.shapes import first_operand, product_of
 from sp_profiler.classify.tables import Activities, Classified, Kind, Role
 from sp_profiler.theory.hardware import find_device, peak_tflops
 from sp_profiler.trace.tables import NONE, Category, Int64, Trace
 
-# Where an operator's two matrices stand among its inputs; `linear` has its second one transposed.
-_OPERANDS = {
-    "mm": (0, 1),
-    "bmm": (0, 1),
-    "matmul": (0, 1),
-    "linear": (0, 1),
-    "_scaled_mm": (0, 1),
-    "_int_mm": (0, 1),
-    "addmm": (1, 2),
-    "addmm_": (1, 2),
-    "baddbmm": (1, 2),
-    "baddbmm_": (1, 2),
-    "_addmm_activation": (1, 2),
-}
-
-
-@dataclass(frozen=True)
-class GemmShape:
-    """(b, m, k) @ (b, k, n)."""
-
-    b: int
-    m: int
-    n: int
-    k: int
-
-    @property
-    def flop(self) -> int:
-        return 2 * self.b * self.m * self.n * self.k
-
-    def __str__(self) -> str:
-        batch = f"B={self.b} " if self.b > 1 else ""
-        return f"{batch}M={self.m} N={self.n} K={self.k}"
-
-
-def gemm_shape(operator: str, dims: str | None) -> GemmShape | None:
-    """The shape of a matrix product from its operator and its `Input Dims` (JSON text).
-
-    None for an operator that is no plain product, or dims that were not recorded or do not fit together.
-    """
-    places = _OPERANDS.get(operator.removeprefix("aten::"))
-    if places is None or not dims:
-        return None
-    a, b = (_dims_at(dims, place) for place in places)
-    if not a or not b:
-        return None
-    if operator.endswith("linear"):
-        b = [*b[:-2], *reversed(b[-2:])]
-    if len(a) == 1:
-        a = [1, *a]
-    if len(b) == 1:
-        b = [*b, 1]
-    if a[-1] != b[-2]:
-        return None
-    if len(b) == 2:
-        return GemmShape(1, math.prod(a[:-1]), b[-1], a[-1])
-    rank = max(len(a), len(b))
-    pairs = zip(_padded(a, rank)[:-2], _padded(b, rank)[:-2], strict=True)
-    return GemmShape(math.prod(max(pair) for pair in pairs), a[-2], b[-1], a[-1])
-
-
-def _dims_at(dims: str, place: int) -> list[int] | None:
-    try:
-        value = json.loads(dims)[place]
-    except (ValueError, IndexError, TypeError, KeyError):
-        return None  # not recorded, or damaged: the GEMM is then listed without its shape
-    if isinstance(value, list) and value and all(isinstance(size, int) for size in value):
-        return value
-    return None
-
-
-def _padded(sizes: list[int], rank: int) -> list[int]:
-    return [1] * (rank - len(sizes)) + sizes
-
 
 def gemm_dtype(operator: str, types: str | None) -> str | None:
     """torch's name of the first matrix's dtype, from `Input type` (JSON text); None for no plain product."""
-    places = _OPERANDS.get(operator.removeprefix("aten::"))
-    if places is None or not types:
+    place = first_operand(operator)
+    if place is None or not types:
         return None
     try:
-        word: Any = json.loads(types)[places[0]]
+        word: Any = json.loads(types)[place]
     except (ValueError, IndexError, TypeError, KeyError):
         return None
     return dtype_name(word) if isinstance(word, str) else None
@@ -188,7 +115,7 @@ def _by_shape(
     flop: dict[tuple[str, str | None, str | None, str], float | None] = {}
     for i, (name, role, op, dims, types) in enumerate(table.tolist()):
         op_name = trace.strings[op] or ""
-        shape = gemm_shape(op_name, trace.strings[dims])
+        shape = product_of(op_name, trace.strings[dims], None)
         dtype = gemm_dtype(op_name, trace.strings[types])
         text = None if shape is None else str(shape)
         key = (trace.strings[name] or "", text, dtype, Role(role).name.lower())

@@ -22,13 +22,16 @@ _FIRST_OPERAND = {
     "baddbmm_": 1,
     "addbmm": 1,
     "_addmm_activation": 1,
+    "matmul": 0,
+    "linear": 0,  # its second one transposed: (out, in)
 }
 
 
 @dataclass(frozen=True)
 class Product:
-    """(batch, m, k) @ (batch, k, n); a grouped product's batch is 1.
+    """(batch, m, k) @ (batch, k, n).
 
+    Of a grouped product, and of one whose second matrix all share, batch is 1.
     `first_transposed`: the first matrix is the transpose of a contiguous one (stride[-2] == 1), None where
     strides were not recorded or do not tell (a size of 1, an expanded tensor). Likewise the second.
     """
@@ -40,28 +43,63 @@ class Product:
     first_transposed: bool | None = None
     second_transposed: bool | None = None
 
+    @property
+    def flop(self) -> int:
+        """2·batch·m·n·k."""
+        return 2 * self.batch * self.m * self.n * self.k
+
+    def __str__(self) -> str:
+        batch = f"B={self.batch} " if self.batch > 1 else ""
+        return f"{batch}M={self.m} N={self.n} K={self.k}"
+
+
+def first_operand(operator: str) -> int | None:
+    """Which of an operator's inputs is the first of its two matrices; None for no plain product."""
+    return _FIRST_OPERAND.get(operator.removeprefix("aten::"))
+
 
 @lru_cache(maxsize=65536)
 def product_of(operator: str, dims: str | None, strides: str | None) -> Product | None:
     """The matrix product that an operator with these recorded inputs computes, None when they do not say."""
-    place = _FIRST_OPERAND.get(operator.removeprefix("aten::"))
+    place = first_operand(operator)
     if place is None:
         return None
     first, second = _sizes_at(dims, place), _sizes_at(dims, place + 1)
-    if first is None or second is None or len(first) < 2 or len(second) < 2:
+    if first is None or second is None:
+        return None
+    transposed = [is_transposed(first, _sizes_at(strides, place)), None]
+    transposed[1] = is_transposed(second, _sizes_at(strides, place + 1))
+    if operator.endswith(("linear", "matmul")):
+        first, second, transposed[1] = _as_matrices(operator, first, second, transposed[1])
+    if len(first) < 2 or len(second) < 2 or first[-1] != second[-2]:
         return None
     m, k, n = first[-2], first[-1], second[-1]
-    if second[-2] != k:
-        return None
-    batch = 1 if "grouped" in operator else max(math.prod(first[:-2]), math.prod(second[:-2]))
-    return Product(
-        batch,
-        m,
-        k,
-        n,
-        is_transposed(first, _sizes_at(strides, place)),
-        is_transposed(second, _sizes_at(strides, place + 1)),
-    )
+    if len(second) == 2 and len(first) > 2:
+        return Product(1, math.prod(first[:-1]), k, n, *transposed)
+    # A grouped product is one by pieces: only where both matrices are stacked it is a batch of them.
+    is_grouped = "grouped" in operator and 2 in (len(first), len(second))
+    return Product(1 if is_grouped else _batch(first, second), m, k, n, *transposed)
+
+
+def _as_matrices(
+    operator: str, first: list[int], second: list[int], transposed: bool | None
+) -> tuple[list[int], list[int], bool | None]:
+    """Operands of `linear` and `matmul` as matrices: vectors get a side of 1, a weight is turned."""
+    if operator.endswith("linear"):
+        second = [*second[:-2], *reversed(second[-2:])]
+        transposed = None if transposed is None else not transposed
+    return [1, *first] if len(first) == 1 else first, [*second, 1] if len(second) == 1 else second, transposed
+
+
+def _batch(first: list[int], second: list[int]) -> int:
+    """How many products two stacks of matrices make; a missing or single one goes with all of the other's."""
+    more = max(len(first), len(second)) - 2
+    pairs = zip(_stack(first, more), _stack(second, more), strict=True)
+    return math.prod(max(pair) for pair in pairs)
+
+
+def _stack(sizes: list[int], count: int) -> list[int]:
+    return [1] * (count + 2 - len(sizes)) + sizes[:-2]
 
 
 def is_transposed(sizes: list[int], strides: list[int] | None) -> bool | None:
