@@ -5,17 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from trace_helpers import CHUNK_SIZES, codes, decode_bytes, entry, names, same
-
-HEAD = b'{"schemaVersion":1,"distributedInfo":{"rank":0,"world_size":1},"traceEvents":[\n'
-TAIL = b"\n]}"
+from trace_helpers import CHUNK_SIZES, HEAD, TAIL, codes, decode_bytes, entry, event_text, names, same
 
 
 def _event(name: bytes = b"ok", args: bytes = b'"stream":7') -> bytes:
-    return (
-        b'{"ph":"X","cat":"kernel","name":"' + name + b'","pid":0,"tid":7,"ts":5.0,"dur":2.0,'
-        b'"args":{' + args + b',"correlation":9}}'
-    )
+    return event_text(b'"' + name + b'"', args=args + b',"correlation":9')
 
 
 @pytest.mark.parametrize(

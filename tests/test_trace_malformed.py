@@ -6,7 +6,18 @@ import os
 from pathlib import Path
 
 import pytest
-from trace_helpers import CHUNK_SIZES, codes, decode_bytes, entry, kernels, names, same
+from trace_helpers import (
+    CHUNK_SIZES,
+    HEAD,
+    TAIL,
+    codes,
+    decode_bytes,
+    entry,
+    event_text,
+    kernels,
+    names,
+    same,
+)
 
 from sp_profiler.errors import InputError
 from sp_profiler.ledger import refused_by_strict
@@ -96,46 +107,35 @@ def test_what_repaired_events_hold(shared: Path) -> None:
     assert cut.collectives[cut.events.collective[1]].group_ranks == "[0, 1, 2, ..."
 
 
-HEAD = b'{"schemaVersion":1,"distributedInfo":{"rank":0,"world_size":1},"traceEvents":[\n'
 GOOD = b'{"ph":"X","cat":"kernel","name":"ok","pid":0,"tid":7,"ts":100.000,"dur":10.000,"args":{"stream":7}}'
-TAIL = b"\n]}"
-
-
-def _event(
-    name: bytes = b'"gemm"', ts: bytes = b"5.0", dur: bytes = b"2.0", args: bytes = b'"stream":7'
-) -> bytes:
-    return (
-        b'{"ph":"X","cat":"kernel","name":' + name + b',"pid":0,"tid":7,"ts":' + ts + b',"dur":' + dur
-        + b',"args":{' + args + b"}}"
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("damaged", "code", "name"),
     [
-        (_event(b'"a "quoted", name"'), "unescaped-quote", 'a "quoted", name'),
-        (_event(b'"C:\\dir\\"'), "bad-escape", "C:\\dir\\"),
-        (_event(b'"\\ud800"'), "bad-escape", "?"),
-        (_event(b'"tab\there"'), "control-character", "tab\there"),
-        (_event(b'"nul\0byte"'), "control-character", "nul\0byte"),
-        (_event(b'"\xc3\x28"'), "bad-utf8", "\ufffd("),
-        (_event(args=b'"x":NaN'), "non-finite-number", "gemm"),
-        (_event(args=b'"x":-Infinity,"stream":7'), "non-finite-number", "gemm"),
-        (_event(args=b'"x":-nan(ind),"stream":7'), "non-finite-number", "gemm"),
-        (_event(args=b'"Seq": , "stream":7'), "empty-value", "gemm"),
-        (_event(b'"gemm'), "lost-quote", "gemm"),
-        (_event(b'gemm"'), "lost-quote", "gemm"),
-        (_event().replace(b'"pid"', b'pid"'), "lost-quote", "gemm"),
-        (_event().replace(b'"pid"', b'"pid'), "lost-quote", "gemm"),
-        (_event()[:-1], "lost-bracket", "gemm"),
-        (_event().replace(b'"args":{"stream":7}', b'"args":"none"'), "wrong-type", "gemm"),
-        (_event(ts=b'"5.0"'), "quoted-number", "gemm"),
-        (_event(dur=b"-1"), "negative-duration", "gemm"),
-        (_event(dur=b"1e15"), "overflow-duration", "gemm"),
-        (_event(dur=b"18446744073709551615"), "overflow-duration", "gemm"),
-        (_event(dur=b"inf"), "non-finite-duration", "gemm"),
-        (_event(dur=b"null"), "missing-duration", "gemm"),
-        (_event().replace(b',"dur":2.0', b""), "missing-duration", "gemm"),
+        (event_text(b'"a "quoted", name"'), "unescaped-quote", 'a "quoted", name'),
+        (event_text(b'"C:\\dir\\"'), "bad-escape", "C:\\dir\\"),
+        (event_text(b'"\\ud800"'), "bad-escape", "?"),
+        (event_text(b'"tab\there"'), "control-character", "tab\there"),
+        (event_text(b'"nul\0byte"'), "control-character", "nul\0byte"),
+        (event_text(b'"\xc3\x28"'), "bad-utf8", "\ufffd("),
+        (event_text(args=b'"x":NaN'), "non-finite-number", "gemm"),
+        (event_text(args=b'"x":-Infinity,"stream":7'), "non-finite-number", "gemm"),
+        (event_text(args=b'"x":-nan(ind),"stream":7'), "non-finite-number", "gemm"),
+        (event_text(args=b'"Seq": , "stream":7'), "empty-value", "gemm"),
+        (event_text(b'"gemm'), "lost-quote", "gemm"),
+        (event_text(b'gemm"'), "lost-quote", "gemm"),
+        (event_text().replace(b'"pid"', b'pid"'), "lost-quote", "gemm"),
+        (event_text().replace(b'"pid"', b'"pid'), "lost-quote", "gemm"),
+        (event_text()[:-1], "lost-bracket", "gemm"),
+        (event_text().replace(b'"args":{"stream":7}', b'"args":"none"'), "wrong-type", "gemm"),
+        (event_text(ts=b'"5.0"'), "quoted-number", "gemm"),
+        (event_text(dur=b"-1"), "negative-duration", "gemm"),
+        (event_text(dur=b"1e15"), "overflow-duration", "gemm"),
+        (event_text(dur=b"18446744073709551615"), "overflow-duration", "gemm"),
+        (event_text(dur=b"inf"), "non-finite-duration", "gemm"),
+        (event_text(dur=b"null"), "missing-duration", "gemm"),
+        (event_text().replace(b',"dur":2.0', b""), "missing-duration", "gemm"),
     ],
 )
 def test_a_damaged_event_is_repaired(tmp_path: Path, damaged: bytes, code: str, name: str) -> None:
@@ -178,7 +178,7 @@ def test_what_cannot_be_repaired_is_a_loss_of_one_event(tmp_path: Path, damaged:
 
 def test_two_writers_in_one_file(tmp_path: Path) -> None:
     """Another rank's write in the middle of an event: only that event is lost."""
-    inserted = b'{"schemaVersion":1,"traceEvents":[\n' + _event(b'"theirs"') + TAIL
+    inserted = b'{"schemaVersion":1,"traceEvents":[\n' + event_text(b'"theirs"') + TAIL
     text = HEAD + GOOD + b",\n" + GOOD[:40] + inserted + GOOD[40:] + b",\n" + GOOD + TAIL
     trace = decode_bytes(tmp_path, text)
     assert names(trace) == ["ok", "theirs", "ok"]
@@ -199,7 +199,7 @@ def test_two_writers_in_one_file(tmp_path: Path) -> None:
         b'{"distributedInfo":{"rank":0},"traceEvents":x\n',
     ],
 )
-def test_damaged_metadata_costs_no_event(tmp_path: Path, head: bytes) -> None:
+def test_damaged_metadata_costs_noevent_text(tmp_path: Path, head: bytes) -> None:
     text = head + GOOD + b",\n" + GOOD + b'\n],"traceName":"x"}'
     trace = decode_bytes(tmp_path, text)
     assert names(trace) == ["ok", "ok"]
@@ -220,7 +220,7 @@ def test_separators(tmp_path: Path, between: bytes) -> None:
 
 
 def test_a_file_full_of_faults_is_counted_and_located_once(tmp_path: Path) -> None:
-    event = _event(ts=b'"5.0"', dur=b"-1")
+    event = event_text(ts=b'"5.0"', dur=b"-1")
     trace = decode_bytes(tmp_path, HEAD + b",\n".join([event] * 3000) + TAIL)
     assert len(trace.events) == 3000
     assert {(one.code, one.count, one.first_offset) for one in trace.ledger} == {

@@ -14,6 +14,18 @@ from sp_profiler.trace.tables import Category, Trace
 from sp_profiler.trace.write import TraceWriter
 
 CHUNK_SIZES = (1, 64, 700, 1 << 20)
+HEAD = b'{"schemaVersion":1,"distributedInfo":{"rank":0,"world_size":1},"traceEvents":[\n'
+TAIL = b"\n]}"
+
+
+def event_text(
+    name: bytes = b'"gemm"', ts: bytes = b"5.0", dur: bytes = b"2.0", args: bytes = b'"stream":7'
+) -> bytes:
+    """The text of a kernel's event; each part as it stands in the file, damaged or not."""
+    return (
+        b'{"ph":"X","cat":"kernel","name":' + name + b',"pid":0,"tid":7,"ts":' + ts + b',"dur":' + dur
+        + b',"args":{' + args + b"}}"
+    )  # fmt: skip
 
 
 def decode_bytes(folder: Path, data: bytes, *, name: str = "rank0.json", **options) -> Trace:

@@ -32,8 +32,8 @@ class Role(IntEnum):
     WGRAD = 3
     ATTENTION = 4
     OPTIMIZER = 5
-    OTHER = 6
-    UNKNOWN = 7
+    OTHER = 6  # known to be none of these: norms, element-wise kernels, embedding, loss, convolutions
+    UNKNOWN = 7  # a GEMM, or a compiled or fused kernel, of which no rule tells the role
 
 
 class Phase(IntEnum):

@@ -231,7 +231,7 @@ def _under_which_role(basis: Basis) -> str:
 _ROLES = {
     "fwd": "forward GEMMs",
     "optimizer": "the optimizer",
-    "other": "other computation (no linear, no attention)",
+    "other": "other computation (norms, element-wise, convolutions, ...)",
     "unknown": "computation of unknown role",
 }
 
