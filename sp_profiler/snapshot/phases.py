@@ -81,8 +81,8 @@ def phases_of(device: DeviceSnapshot, history: History, told: Told, ranges: Rang
 
 def _frees_have_stacks(history: History) -> bool:
     """Whether frees carry their own stacks: without `context="all"` torch repeats the allocation's."""
-    both = (history.made != NONE) & (history.freed != NONE) & (history.birth >= 0)
-    return bool(both.any()) and bool((history.made[both] != history.freed[both]).mean() > 0.01)
+    told = (history.freed != NONE) & (history.birth >= 0)
+    return bool(told.any()) and bool((history.made[told] != history.freed[told]).mean() > 0.01)
 
 
 def _frameless(events: Events, phase: Int8, told: Told) -> Bool:
