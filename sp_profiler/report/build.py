@@ -165,10 +165,10 @@ def _run(
     )
 
 
-def _gathers(collectives: Sequence[CollectiveFigures]) -> set[int]:
+def _gathers(collectives: Collectives) -> set[int]:
     """Bytes of what forward gathers for its linears."""
-    inputs = [c for c in collectives if c.op == "all_gather" and c.purpose == "activation"]
-    return {c.bytes for c in inputs if c.bytes is not None}
+    kinds, _ = collectives.kinds("op", "purpose", "bytes")
+    return {size for op, purpose, size in kinds if (op, purpose) == ("all_gather", "activation") and size}
 
 
 def _environment(run_json: dict[str, Any] | None, facts: Sequence[TraceFacts]) -> dict[str, Any]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from sp_profiler.analysis.collective_table import Collectives
 from sp_profiler.analysis.memory.kept import keeps_most, kept_blocks, top_border
 from sp_profiler.analysis.memory.results import MemoryBlock, MemoryFigures, Opportunity
 from sp_profiler.analysis.memory.takes import Measured, Takes
@@ -15,6 +16,7 @@ from sp_profiler.theory.communication import WIRE_FACTORS, wire_bytes
 
 ROUNDED = 512
 """CUDA's allocator rounds requests up to a multiple of this."""
+_ANY = "(any module)"
 _SOFTMAX = re.compile(r"(?<!log_)softmax", re.IGNORECASE)
 _SCORES = re.compile(r"(?<!log_)softmax|dropout", re.IGNORECASE)
 _ATTENTION = re.compile(r"attention|attn", re.IGNORECASE)
@@ -37,12 +39,21 @@ def from_blocks(
     if most is None or border is None:
         return []
     crossing = kept_blocks(most, border)
-    forward = [c for c in collectives if (c.rank, c.step, c.phase) == (most.rank, border.step, "forward")]
+    forward = list(_of_forward(Collectives.of(collectives), most.rank, border.step))
     found = _gathered(crossing, forward, measured)
     found += _scores(crossing)
     if not any(gemm.role == "recompute" for gemm in gemms):
         found += _whole_layers(crossing, forward, measured)
     return found
+
+
+def _of_forward(collectives: Collectives, rank: int | None, step: int | None) -> Collectives:
+    """The collectives of one rank in the forward of one step."""
+    chosen = collectives.words("phase").where(lambda phase: phase == "forward")
+    for name, value in (("rank", rank), ("step", step)):
+        column = collectives.numbers(name)
+        chosen &= ~column.is_known if value is None else column.is_known & (column.or_zero() == value)
+    return collectives.take(chosen)
 
 
 @dataclass(frozen=True)
@@ -67,13 +78,16 @@ def _gathered(
     crossing: Sequence[MemoryBlock], forward: Sequence[CollectiveFigures], measured: Measured
 ) -> list[Opportunity]:
     """Communication blocks that have the size of an all-gather of this step's forward."""
-    gathers = [c for c in forward if c.op == "all_gather" and c.bytes and len(c.ranks) > 1]
+    by_place: dict[tuple[int, str | None], CollectiveFigures] = {}
+    for one in forward:
+        if one.op == "all_gather" and one.bytes and len(one.ranks) > 1:
+            by_place.setdefault((one.bytes, one.module), one)
+            by_place.setdefault((one.bytes, _ANY), one)
+    sizes = {size for size, _ in by_place}
     pairs = [
         _Gather(block, by, by.bytes or 0)
         for block in crossing
-        if block.category == "communication"
-        for by in [next((c for c in gathers if _fills(c, block)), None)]
-        if by is not None
+        if block.category == "communication" and (by := _filler(block, sizes, by_place)) is not None
     ]
     parameters = [pair for pair in pairs if pair.by.purpose == "param-gather"]
     inputs = [pair for pair in pairs if pair.by.purpose != "param-gather"]
@@ -86,10 +100,15 @@ def _gathered(
     return found
 
 
-def _fills(gather: CollectiveFigures, block: MemoryBlock) -> bool:
-    size = gather.bytes or 0
-    same_module = None in (gather.module, block.module) or gather.module == block.module
-    return size <= block.bytes < size + ROUNDED and same_module
+def _filler(
+    block: MemoryBlock, sizes: set[int], by_place: Mapping[tuple[int, str | None], CollectiveFigures]
+) -> CollectiveFigures | None:
+    """The all-gather of the block's size in its module; in any where one of the two names none."""
+    for size in sizes:
+        if size <= block.bytes < size + ROUNDED:
+            places = (_ANY,) if block.module is None else (block.module, None)
+            return next((by_place[size, place] for place in places if (size, place) in by_place), None)
+    return None
 
 
 def _of_gathers(kind: str, pairs: Sequence[_Gather], how: str, takes: Takes) -> Opportunity:

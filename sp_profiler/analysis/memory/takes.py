@@ -7,6 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+import numpy as np
+
+from sp_profiler.analysis.collective_table import Collectives
 from sp_profiler.analysis.results import CollectiveFigures, GemmFigures
 from sp_profiler.classify.dtypes import dtype_bytes
 
@@ -40,11 +43,8 @@ class Measured:
         self._is_cpu = is_cpu
         self._windows = max(windows, 1)
         self._gemms = gemms
-        self._durations: dict[Wanted, list[int]] = {}
-        for one in collectives:
-            if one.op is not None and one.bytes is not None:
-                took = one.dur_ns if one.transfer_ns is None else one.transfer_ns
-                self._durations.setdefault((one.op, one.bytes), []).append(took)
+        self._collectives = Collectives.of(collectives)
+        self._typical: dict[Wanted, int | None] = {}
 
     def unknown(self) -> Takes:
         """Nothing here tells."""
@@ -53,8 +53,21 @@ class Measured:
     def typical_ns(self, wanted: Wanted) -> int | None:
         """The median of this run's collectives of that operation and size: without the wait for late ranks
         where that is known. None on CPU runs and where there is none."""
-        known = self._durations.get(wanted)
-        return None if self._is_cpu or not known else int(median(known))
+        if self._is_cpu:
+            return None
+        if wanted not in self._typical:
+            self._typical[wanted] = self._median(*wanted)
+        return self._typical[wanted]
+
+    def _median(self, op: str, size: int) -> int | None:
+        sizes = self._collectives.numbers("bytes")
+        alike = self._collectives.words("op").where(lambda known: known == op)
+        alike &= sizes.is_known & (sizes.or_zero() == size)
+        found = self._collectives.take(alike)
+        if not len(found):
+            return None
+        transfer, dur = found.numbers("transfer_ns"), found.numbers("dur_ns")
+        return int(median(np.where(transfer.is_known, transfer.or_zero(), dur.or_zero()).tolist()))
 
     def alone(self, added: Sequence[Wanted]) -> Takes:
         """Of collectives that are waited for where they are launched: all of it is exposed."""
