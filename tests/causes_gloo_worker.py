@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.profiler import ProfilerActivity, profile, schedule
+from gloo_helpers import join, record_steps
 
 from sp_profiler.record.annotate import annotate
 
@@ -78,22 +78,9 @@ def step(rank: int, tensors: list[torch.Tensor]) -> None:
 
 
 def main(rank: int, store: str, out: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    join(rank, store)
     tensors = [torch.ones(LARGE) for _ in range(4)]
-
-    def export(profiler: Any) -> None:
-        profiler.export_chrome_trace(f"{out}/rank-{rank:05d}.pt.trace.json.gz")
-
-    with profile(
-        activities=[ProfilerActivity.CPU],
-        record_shapes=True,
-        schedule=schedule(wait=0, warmup=1, active=1),
-        on_trace_ready=export,
-    ) as profiler:
-        for _ in range(2):
-            step(rank, tensors)
-            profiler.step()
+    record_steps(lambda: step(rank, tensors), rank, out, active=1)
     dist.destroy_process_group()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.profiler import ProfilerActivity, profile, schedule
+from gloo_helpers import join, record_steps
 
 from sp_profiler.record.annotate import annotate
 
@@ -67,24 +67,11 @@ def step(x: torch.Tensor, weight: torch.Tensor) -> None:
 
 
 def main(rank: int, store: str, out: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    join(rank, store)
     # The wgrad lasts tens of milliseconds, so that gloo's thread gets a turn beside it on a busy machine.
     x = torch.randn(2048, 512, requires_grad=True)
     weight = torch.nn.Parameter(torch.randn(1024, 512))
-
-    def export(profiler: Any) -> None:
-        profiler.export_chrome_trace(f"{out}/rank-{rank:05d}.pt.trace.json.gz")
-
-    with profile(
-        activities=[ProfilerActivity.CPU],
-        record_shapes=True,
-        schedule=schedule(wait=0, warmup=1, active=2),
-        on_trace_ready=export,
-    ) as profiler:
-        for _ in range(3):
-            step(x, weight)
-            profiler.step()
+    record_steps(lambda: step(x, weight), rank, out, active=2)
     dist.destroy_process_group()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 
@@ -24,3 +25,27 @@ def run_ranks(worker: str, out: Path, *, ranks: int = 2, timeout_s: float = 240)
                 rank.kill()
                 rank.wait()
     assert codes == [0] * ranks, (out / "log").read_text()[-4000:]
+
+
+def join(rank: int, store: str) -> None:
+    """Make this process one of two ranks over gloo, computing on one thread."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+
+
+def record_steps(step: Callable[[], None], rank: int, out: str, *, active: int) -> None:
+    """Record `active` steps behind one of warm-up, as `rank-00000.pt.trace.json.gz` in `out`."""
+    from torch.profiler import ProfilerActivity, profile, schedule
+
+    with profile(
+        activities=[ProfilerActivity.CPU],
+        record_shapes=True,
+        schedule=schedule(wait=0, warmup=1, active=active),
+        on_trace_ready=lambda made: made.export_chrome_trace(f"{out}/rank-{rank:05d}.pt.trace.json.gz"),
+    ) as profiler:
+        for _ in range(1 + active):
+            step()
+            profiler.step()
