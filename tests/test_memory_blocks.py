@@ -307,6 +307,23 @@ class TestCommunication:
         training.writer.cpu_op("_c10d_functional::all_gather_into_tensor", 15, 8)
         assert only(training.block(18, 60, 512).figures(tmp_path)).category == "communication"
 
+    def test_buckets_of_ddp(self, tmp_path: Path) -> None:
+        writer = TraceWriter()
+        for k in (0, 1):
+            writer.step(k + 1, 100 * k, 100).range("DistributedDataParallel.forward", 100 * k + 5, 40)
+            writer.cpu_op("aten::mm", 100 * k + 20, 5, sequence=k, fwd_thread=0)
+            writer.cpu_op("autograd::engine::evaluate_function: MmBackward0", 100 * k + 50, 9, fwd_thread=1)
+        writer.cpu_op("aten::empty", 6, 2).cpu_op("aten::empty", 10, 2)
+        writer.memory(7, 512, address=1).memory(11, 256, address=2).memory(52, -256, address=2)
+        figures, _ = drawn(writer, tmp_path)
+        assert [b.category for b in figures.blocks or ()] == ["communication", "activation"]
+
+    def test_a_function_of_forward_that_is_named_after_backward(self, tmp_path: Path) -> None:
+        training = Training()
+        training.writer.cpu_op("RegisterPostBackwardFunction", 15, 2, sequence=3, fwd_thread=0)
+        figures = training.block(20, 60, 512).figures(tmp_path)
+        assert [border.border_ns for border in figures.borders] == [50_000]
+
 
 class TestPeak:
     def test_when_how_much_and_of_what(self, tmp_path: Path) -> None:

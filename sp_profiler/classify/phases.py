@@ -62,7 +62,9 @@ def find_phases(trace: Trace, nest: Nest, annotations: Annotations) -> Phases:
     is_op = events.category[nest.row] != int(Category.RUNTIME)
     cpu_op = events.category[nest.row] == int(Category.CPU_OP)
     evaluate = cpu_op & strings.match(name, lambda text: text.startswith(EVALUATE))
-    node = cpu_op & (strings.match(name, is_autograd_node) | (events.fwd_thread[nest.row] > 0))
+    forward_id = (events.sequence[nest.row] >= 0) & (events.fwd_thread[nest.row] == 0)
+    named = strings.match(name, is_autograd_node) & ~forward_id  # FSDP's RegisterPostBackwardFunction
+    node = cpu_op & (named | (events.fwd_thread[nest.row] > 0))
     optimizer = (is_op & strings.match(name, is_optimizer_op)) | (annotations.what == OPTIMIZER)
     backward_range = np.isin(annotations.what, (RECOMPUTE, WHATS.index("dgrad"), WHATS.index("wgrad")))
     nearest_node = nest.nearest(node)

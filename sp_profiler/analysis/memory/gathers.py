@@ -47,6 +47,11 @@ class Launches:
     bytes: Int64
 
 
+def is_ddp_forward(name: str) -> bool:
+    """The range in which DistributedDataParallel's reducer allocates its buckets, outside of any operator."""
+    return name == "DistributedDataParallel.forward"
+
+
 def inside_communication(cpu: CpuSide) -> Int64:
     """For each position the nearest communication around it (or itself), NONE outside; one more for NONE."""
     names = cpu.trace.events.name[cpu.nest.row]

@@ -17,6 +17,7 @@ from sp_profiler.analysis.memory.gathers import (
     Launches,
     find_launches,
     inside_communication,
+    is_ddp_forward,
     match_buffers,
 )
 from sp_profiler.analysis.memory.modules import Modules, find_modules
@@ -227,7 +228,9 @@ def _blocks(
         freed_phase=freed_phase,
         run=np.append(moments.run, -1)[birth],
         freed_run=np.append(moments.run, -1)[death],
-        communicates=(launch != NONE) | (rank.inside[at] != NONE),
+        communicates=(launch != NONE)
+        | (rank.inside[at] != NONE)
+        | _ddp_buckets(rank, pairs, at, step_borders),
         zero_grad=cpu.zero_grad[ends_at] != NONE,
         step_borders=step_borders,
         borders=borders,
@@ -261,6 +264,15 @@ def _blocks(
 def _crosses(lives: Lives) -> Bool:
     forward = (lives.birth != BEFORE) & (lives.phase == Phase.FORWARD) & ~lives.doubtful
     return forward & (crossings(lives.birth, lives.death, lives.borders) > 0)
+
+
+def _ddp_buckets(rank: _Rank, pairs: Pairs, at: Int64, step_borders: Int64) -> Bool:
+    """Blocks that DistributedDataParallel's forward allocates in no operator and keeps: its buckets."""
+    cpu, operator = rank.cpu, rank.cpu.operator[at]
+    around = np.append(cpu.nest.parent, NONE)[operator]
+    inside = rank.trace.strings.match(cpu.name_at(around), is_ddp_forward)
+    kept = crossings(pairs.birth, pairs.death, step_borders) > 0
+    return inside & kept & (cpu.made_by[at] == NONE)
 
 
 def _buffers(rank: _Rank, events: DeviceEvents, pairs: Pairs, moments: _Moments, at: Int64) -> Int64:
