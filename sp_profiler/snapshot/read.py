@@ -180,7 +180,7 @@ def _parse(path: str, output: bytearray) -> Snapshot:
     settings = header["settings"]
     return Snapshot(
         path=path,
-        rank=rank_from_name(path),
+        rank=_rank(path),
         devices=tuple(_devices(columns)),
         stacks=Stacks(
             header["texts"],
@@ -196,6 +196,12 @@ def _parse(path: str, output: bytearray) -> Snapshot:
         allocator_conf=settings.get("conf"),
         ledger=ledger.entries,
     )
+
+
+def _rank(path: str) -> int | None:
+    """The rank that the file's name tells, else its folder's (`rank3/oom.pickle`)."""
+    rank = rank_from_name(path)
+    return rank_from_name(os.path.dirname(os.path.abspath(path))) if rank is None else rank
 
 
 def _enter(header: dict[str, Any], ledger: Ledger) -> None:
