@@ -159,3 +159,10 @@ class TestSchemes:
         assert {b.freed_phase for b in gradients} == {"optimizer"}
         heads = [b for b in gradients if b.module == "head"]
         assert [b.bytes for b in heads] == [4 * 1024 * 256]
+
+
+def test_the_figures_in_the_documentation() -> None:
+    text = (REPOSITORY / "docs" / "memory.md").read_text(encoding="utf-8")
+    for run in ("sp-basic", "sp-recompute"):
+        kept = {border.bytes for border in TestSchemes.of(run).borders}
+        assert [f"{size:,} B" in text for size in kept] == [True]
