@@ -462,3 +462,29 @@ def test_phases_that_alternate_without_end_tell_no_border(tmp_path: Path) -> Non
     found, ledger = figures(tmp_path, snapshot(device))
     assert found.borders == []
     assert "snapshot-phases-mixed" in [entry.code for entry in ledger]
+
+
+def test_what_torchs_memory_profiler_writes(tmp_path: Path) -> None:
+    """A snapshot that torch itself makes, on the CPU: the walk back equals the walk forward."""
+    torch = pytest.importorskip("torch")
+    from torch.cuda._memory_viz import _profile_to_snapshot
+
+    model = torch.nn.Linear(64, 64)
+    optimizer_ = torch.optim.Adam(model.parameters())
+    options = {"profile_memory": True, "record_shapes": True, "with_stack": True}
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], **options) as profiled:
+        for _ in range(2):
+            model(torch.randn(16, 64)).sum().backward()
+            optimizer_.step()
+            optimizer_.zero_grad()
+    content = _profile_to_snapshot(profiled)
+    (trace,) = [trace for trace in content["device_traces"] if trace]
+    change = [{"alloc": 1, "free_completed": -1}.get(e["action"], 0) * e["size"] for e in trace]
+    at_end = sum(b["size"] for s in content["segments"] for b in s["blocks"] if b["state"] != "inactive")
+    live = [at_end - sum(change) + total for total in itertools.accumulate(change, initial=0)]
+    found, ledger = figures(tmp_path, content)
+    assert (found.start_bytes, found.peak_bytes, found.end_bytes) == (live[0], max(live), at_end)
+    # weight and bias, and two of Adam's of each
+    assert (found.peak_by_category or {})["parameter-optimizer"] >= 2 * 4 * (64 * 64 + 64)
+    assert any("test_snapshot_meaning.py" in operator for operator in found.peak_by_operator or ())
+    assert not [entry for entry in ledger if entry.severity in ("loss", "repair")]

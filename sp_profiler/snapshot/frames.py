@@ -33,6 +33,8 @@ _PLUMBING = re.compile(
     r"|c10::StorageImpl|c10::GetAllocator|at::detail::empty|at::detail::make_tensor|_start$|__libc_start|Py|_Py"
     r"|clone$|start_thread|execute_native_thread|c10::impl::|c10::detail::|c10::Dispatcher)"
 )
+# A Python frame as torch.profiler names it, in snapshots that its memory profiler writes.
+_PROFILED = re.compile(r"(?P<file>[^()\n]+)\((?P<line>\d{1,9})\): (?P<function>.+)")
 _ORIGIN = re.compile(r'File "([^"\n]+)", line (\d+), in ([^\n,]+)')
 
 # What a frame says of the phase and the purpose of what is allocated below it.
@@ -149,12 +151,16 @@ def _parts(stacks: Stacks, frame: int) -> tuple[str, int, str, str]:
     def text(code: int) -> str:
         return "" if code == NONE else stacks.texts[code]
 
-    return (
+    file, line, function = (
         text(int(stacks.file[frame])),
         int(stacks.line[frame]),
         text(int(stacks.function[frame])),
-        text(int(stacks.origin[frame])),
     )
+    profiled = _PROFILED.match(function) if file == "none" else None
+    if profiled is not None:
+        file, line, function = profiled["file"], int(profiled["line"]), profiled["function"]
+        file = f"/{file}" if file.startswith("torch/") else file
+    return file, line, function, text(int(stacks.origin[frame]))
 
 
 def _owner(file: str, line: int, function: str, origin: str) -> int:
