@@ -504,3 +504,20 @@ def test_a_file_that_holds_nothing_but_a_failure(tmp_path: Path) -> None:
 def test_a_device_whose_events_have_no_bytes(tmp_path: Path) -> None:
     figures, _ = drawn(Training().event(20, 0, 1).writer, tmp_path)
     assert (figures.events, figures.peak_bytes, figures.blocks_count) == (1, None, 0)
+
+
+@pytest.mark.parametrize("size", [1 << 62, -(1 << 63), 1 << 50])
+def test_bytes_that_no_device_has(tmp_path: Path, size: int) -> None:
+    training = Training(totals=False).event(20, size, 1).event(21, size, 2).block(25, 60, 512, 3)
+    figures, ledger = drawn(training.writer, tmp_path)
+    assert (figures.events, figures.blocks_count, figures.peak_bytes) == (4, 1, 512)
+    assert (ledger["memory-impossible-bytes"].count, ledger["memory-impossible-bytes"].severity) == (
+        2,
+        "loss",
+    )
+
+
+def test_totals_that_no_device_has_are_not_compared(tmp_path: Path) -> None:
+    writer = TraceWriter().memory(1, 512, address=1, total_allocated=1 << 62)
+    figures, _ = drawn(writer.memory(2, 512, address=2, total_allocated=2048), tmp_path)
+    assert (figures.totals_checked, figures.start_bytes, figures.peak_bytes) == (1, 1024, 2048)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sp_profiler.analysis.memory.cpu import CpuSide
-from sp_profiler.analysis.memory.order import CheckedTotals, DeviceEvents
+from sp_profiler.analysis.memory.order import MOST_BYTES, CheckedTotals, DeviceEvents
 from sp_profiler.analysis.memory.pairing import Pairs
 from sp_profiler.ledger import Ledger
 from sp_profiler.trace.tables import Trace
@@ -83,6 +83,13 @@ def enter_device(
             "assumption",
             f"a free on {name} tells other bytes than the allocation of its address; the allocation's count",
             count=pairs.sizes_differ,
+        )
+    if events.impossible:
+        ledger.add(
+            "memory-impossible-bytes",
+            "loss",
+            f"[memory] events of {name} tell more than {MOST_BYTES >> 40} TiB; they were left out",
+            count=events.impossible,
         )
     if events.empty:
         ledger.add(

@@ -13,6 +13,8 @@ import numpy as np
 
 from sp_profiler.trace.tables import NONE, Bool, Int32, Int64, MemoryEvents
 
+MOST_BYTES = 1 << 50
+"""No device holds a petabyte: larger figures are faults of the file, and their sums would leave int64."""
 _AHEAD = 64
 """How many events an event may stand from its place, and ..."""
 _AHEAD_NS = 1_000_000
@@ -33,6 +35,7 @@ class DeviceEvents:
     has_total: Bool
     moved: int  # events that stand elsewhere than their times say
     empty: int  # events of 0 bytes, which neither allocate nor free: left out
+    impossible: int  # events of more than MOST_BYTES: left out
 
     def __len__(self) -> int:
         return len(self.row)
@@ -70,9 +73,10 @@ def device_events(memory: MemoryEvents, key: tuple[int, int]) -> DeviceEvents:
     comes first.
     """
     here = (memory.device_type == key[0]) & (memory.device_id == key[1]) & ~memory.failed
-    rows = np.flatnonzero(here & (memory.bytes != 0)).astype(np.int64)
+    possible = (memory.bytes < MOST_BYTES) & (memory.bytes > -MOST_BYTES)
+    rows = np.flatnonzero(here & possible & (memory.bytes != 0)).astype(np.int64)
     rows = rows[np.argsort(memory.ts_ns[rows], kind="stable")]
-    has_total = memory.total_allocated[rows] != NONE
+    has_total = _has_total(memory, rows)
     moved = 0
     if has_total.all() and len(rows) > 1:
         order = _by_totals(
@@ -86,10 +90,16 @@ def device_events(memory: MemoryEvents, key: tuple[int, int]) -> DeviceEvents:
         address=memory.address[rows],
         bytes=memory.bytes[rows],
         total=memory.total_allocated[rows],
-        has_total=memory.total_allocated[rows] != NONE,
+        has_total=_has_total(memory, rows),
         moved=moved,
-        empty=int(here.sum()) - len(rows),
+        empty=int((here & (memory.bytes == 0)).sum()),
+        impossible=int((here & ~possible).sum()),
     )
+
+
+def _has_total(memory: MemoryEvents, rows: Int64) -> Bool:
+    total = memory.total_allocated[rows]
+    return (total != NONE) & (total < MOST_BYTES) & (total > -MOST_BYTES)
 
 
 def _by_totals(time_ns: Int64, sizes: Int64, total: Int64, thread: Int32) -> Int64:

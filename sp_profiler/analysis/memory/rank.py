@@ -165,7 +165,7 @@ def _about(
         device_type=DEVICE_TYPES.get(key[0], "unknown" if key[0] < 0 else f"device-type-{key[0]}"),
         device=None if key[1] < 0 else key[1],
         file=rank.trace.path,
-        events=len(events) + events.empty,
+        events=len(events) + events.empty + events.impossible,
         totals_checked=checked.checked if checked else None,
         totals_disagree=checked.disagree if checked else None,
         unpaired_count=count,
