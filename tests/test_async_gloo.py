@@ -82,6 +82,20 @@ def test_each_operator_says_whether_it_is_asynchronous(recorded: Path, rank: int
     assert sent == [None, None]
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_reduce_scatter_of_lists_leaves_no_range_without_its_launch(recorded: Path, rank: int) -> None:
+    """gloo shows it as an all-reduce for each of the two ranks, 8 floats each; the others are one range."""
+    classified = classify(decode_trace(str(recorded / f"calls.rank-{rank:05d}.json")))
+    assert all(one.launch_ns is not None for one in classified.collectives)
+    scattered = [one for one in classified.collectives if one.op == "reduce_scatter"]
+    told = [(one.is_async, one.bytes) for one in scattered]
+    assert told == [(False, 64), (True, 64), (False, 32), (False, 32), (True, 32), (True, 32)]
+    reduced = [one for one in classified.collectives if one.op == "all_reduce"]
+    assert [(one.is_async, one.bytes) for one in reduced] == [(False, 32), (True, 32)]
+    (note,) = [one for one in classified.ledger if one.code == "list-reduce-scatter"]
+    assert (note.severity, note.count) == ("note", 2)
+
+
 def test_ddp_is_asynchronous_and_its_waits_are_seen(recorded: Path, ddp: Report) -> None:
     for rank in range(2):
         mine = [c for c in ddp.collectives if c.rank == rank and c.purpose == "param-grad"]

@@ -279,6 +279,46 @@ def test_unannotated_ranges_by_their_operators_in_order(tmp_path: Path) -> None:
     assert classified.activities.step[comms].tolist() == [1, 1, 1, UNKNOWN_STEP, UNKNOWN_STEP]
 
 
+@pytest.mark.parametrize(
+    ("pieces", "known_group", "launched"),
+    [
+        (2, True, [0, 0, 3000, 6000, 6000]),
+        (2, False, [0, 0, 3000, 6000, 6000]),
+        (3, True, [None] * 7),  # the group has two ranks: something else is amiss
+        (3, False, [0, 0, 0, 3000, 6000, 6000, 6000]),
+    ],
+)
+def test_a_list_reduce_scatter_shows_as_an_all_reduce_per_rank(
+    tmp_path: Path, pieces: int, known_group: bool, launched: list[int | None]
+) -> None:
+    writer = draw(**({"pg_config": PG} if known_group else {}))
+    lists = [0, 6]
+    for start in (0, 3, 6):
+        name = "c10d::reduce_scatter_" if start in lists else "c10d::allreduce_"
+        writer.cpu_op(name, start, 2, dims=[[[8]], []], types=["TensorList", ""])
+    at = 12
+    for count in (pieces, 1, pieces):
+        for _ in range(count):
+            writer.range("gloo:all_reduce", at, 2, tid=200, **{"Input Dims": [[8]]}, **FLOAT)
+            at += 3
+    _, classified = read(writer, tmp_path)
+    assert [c.launch_ns for c in classified.collectives] == launched
+    assert {c.bytes for c in classified.collectives} == {32}
+    noted = [entry.count for entry in classified.ledger if entry.code == "list-reduce-scatter"]
+    assert noted == ([2] if launched[0] is not None else [])
+
+
+def test_pieces_of_different_number_are_not_divided(tmp_path: Path) -> None:
+    """Two lists and five ranges: groups of two and three, and nobody knows which is which."""
+    writer = draw()
+    for start in (0, 3):
+        writer.cpu_op("c10d::reduce_scatter_", start, 2, dims=[[[8]], []], types=["TensorList", ""])
+    for k in range(5):
+        writer.range("gloo:all_reduce", 12 + 3 * k, 2, tid=200, **{"Input Dims": [[8]]}, **FLOAT)
+    _, classified = read(writer, tmp_path)
+    assert [c.launch_ns for c in classified.collectives] == [None] * 5
+
+
 def declared(*inputs: str) -> dict[str, Any]:
     return {"Concrete Inputs": list(inputs)}
 

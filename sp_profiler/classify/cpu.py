@@ -162,14 +162,17 @@ def _collectives(
     context: Context, activities: Activities, position: Int64, itself: Bool, annotated: bool
 ) -> tuple[Collective, ...]:
     found: list[Collective] = []
-    for activity in np.flatnonzero(activities.collective != NONE).tolist():
+    rows = np.flatnonzero(activities.collective != NONE)
+    launchers, ranges = np.unique(position[rows], return_counts=True)
+    in_pieces = set(launchers[(ranges > 1) & (launchers != NONE)].tolist())
+    for activity in rows.tolist():
         launcher = int(position[activity])
         if itself[activity]:
             found.append(_from_post(context, activities, activity))
         elif launcher != NONE and annotated:
             found.append(_from_annotation(context, activities, activity, launcher))
         else:
-            found.append(_from_range(context, activities, activity, launcher))
+            found.append(_from_range(context, activities, activity, launcher, launcher in in_pieces))
     posted = sum(not collective.bandwidth_known for collective in found)
     if posted:
         context.ledger.add(
@@ -213,8 +216,13 @@ def _from_annotation(context: Context, activities: Activities, activity: int, la
     )
 
 
-def _from_range(context: Context, activities: Activities, activity: int, launcher: int) -> Collective:
-    """A collective without annotation: what its own range and its c10d operator say."""
+def _from_range(
+    context: Context, activities: Activities, activity: int, launcher: int, is_piece: bool = False
+) -> Collective:
+    """A collective without annotation: what its own range and its c10d operator say.
+
+    `is_piece`: the operator shows as several ranges, of which each has its own bytes.
+    """
     events, strings = context.trace.events, context.trace.strings
     row = int(activities.event[activity])
     group = context.book.only_group()
@@ -229,7 +237,7 @@ def _from_range(context: Context, activities: Activities, activity: int, launche
         is_async = declared_async(name, strings[int(events.concrete[operator])])
         sat_idle = thread_sat_idle(context, launcher, int(activities.end_ns[activity]))
         op = unified_op(name) or op
-        nbytes = _operator_bytes(context, op, operator, dtype, group)
+        nbytes = nbytes if is_piece else _operator_bytes(context, op, operator, dtype, group)
     purpose, purpose_rule = decide_purpose(None)
     return Collective(
         activity=activity,

@@ -3,12 +3,13 @@
 gloo traces hold no group, no byte count and no sequence number, only a range `gloo:all_reduce` with the
 dimensions of its input on a worker thread. A range belongs to the `sp::comm` range with the expected
 name and dimensions whose [launch, end of wait] holds its start, earliest first. Without annotations the
-k-th range belongs to the k-th `c10d::*` operator of its name, where counts, order and dimensions agree.
+k-th range belongs to the k-th `c10d::*` operator of its name, where counts, order and dimensions agree; a
+reduce-scatter of lists shows as several ranges.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +25,7 @@ from sp_profiler.trace.tables import NONE, Bool, Category, Int64, Trace
 PREFIX = "gloo:"
 _NEVER = np.iinfo(np.int64).max
 # gloo does a reduce-scatter as an all-reduce and a copy; the ring's shift is a zero-split all-to-all.
+_LIST_REDUCE_SCATTER = "c10d::reduce_scatter_"
 _SHOWN_AS = {"reduce_scatter": ("all_reduce", "reduce_scatter"), SEND_RECV: ("all_to_all", "send", "recv")}
 
 
@@ -185,12 +187,43 @@ def _match_operators(context: Context, rows: Int64) -> Int64:
         ranges[(strings[int(events.name[row])] or "")[len(PREFIX) :]].append(index)
     for name, indices in ranges.items():
         positions = sorted(launches.get(name, ()), key=lambda p: (events.start_ns[nest.row[p]], p))
+        positions = _by_range(context, positions, len(indices))
         if len(positions) == len(indices) and all(
             _agree(context, int(nest.row[position]), int(rows[index]))
             for position, index in zip(positions, indices, strict=True)
         ):
             matched[indices] = positions
+            _say_pieces(context, positions)
     return matched
+
+
+def _by_range(context: Context, positions: list[int], count: int) -> list[int]:
+    """The launches, each as often as it shows as a range, where `count` ranges are there.
+
+    gloo does a reduce-scatter of lists as one all-reduce for each rank of the group. The operator does not
+    say how many those are: the ranges do where they leave the same number for each list.
+    """
+    events, strings, nest = context.trace.events, context.trace.strings, context.nest
+    lists = [p for p in positions if strings[int(events.name[nest.row[p]])] == _LIST_REDUCE_SCATTER]
+    pieces, rest = divmod(count - (len(positions) - len(lists)), max(len(lists), 1))
+    group = context.book.only_group()
+    if not lists or rest or pieces < 2 or (group is not None and group.size not in (None, pieces)):
+        return positions
+    listed = set(lists)
+    return [p for p in positions for _ in range(pieces if p in listed else 1)]
+
+
+def _say_pieces(context: Context, positions: list[int]) -> None:
+    """Enter how many launches show as several ranges."""
+    several = len([count for count in Counter(positions).values() if count > 1])
+    if several:
+        context.ledger.add(
+            "list-reduce-scatter",
+            "note",
+            "gloo does a reduce-scatter of lists as one all-reduce for each rank of the group: each counts "
+            "as a collective with its share of the bytes",
+            count=several,
+        )
 
 
 def _agree(context: Context, operator: int, row: int) -> bool:
