@@ -160,6 +160,8 @@ def test_blocks_kept_for_backward_are_those_that_the_border_counts() -> None:
 def test_devices_of_one_rank_are_told_apart() -> None:
     gpu = figures_of(make_blocks())
     memory = assemble([gpu, replace(gpu, device=1), replace(gpu, device_type="cpu", device=None)])
+    unknown = assemble([replace(gpu, rank=None), replace(gpu, rank=None, device_type="cpu", device=None)])
+    assert [row[0] for row in listing(unknown, "memory-ranks")] == ["device 0", "CPU"]
     assert [row[0] for row in listing(memory, "memory-ranks")] == [
         "rank 0 device 0",
         "rank 0 device 1",

@@ -160,6 +160,27 @@ def test_page_data_of_a_large_run_stays_small() -> None:
     assert json.loads(found[1])["plots"].keys() >= set(PLOTS)
 
 
+def test_no_panel_leaves_a_hole_beside_it() -> None:
+    whole = make_memory(saved=[saved_of()])
+    widths = {name: panel.width for name, panel in memory_part(whole).panels.items()}
+    assert widths == {
+        "memory-curve": "wide",
+        "memory-peak": "",
+        "memory-border": "tall",
+        "memory-saved": "",
+        "memory-lifetimes": "wide",
+    }
+    assert [p.width for p in memory_part(replace(whole, saved=[])).panels.values()] == [
+        "wide",
+        "",
+        "",
+        "wide",
+    ]
+    bare = replace(figures_of(make_blocks()), borders=[], across_border_bytes=None)
+    alone = replace(whole, ranks=[bare], saved=[])
+    assert [p.width for p in memory_part(alone).panels.values()] == ["wide", "wide"]
+
+
 def test_a_report_without_memory_says_so_and_draws_nothing_of_it() -> None:
     text = html.render(make_report())
     assert "profile_memory=True" in text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import plotly.graph_objects as go
@@ -12,7 +12,7 @@ from sp_profiler import __version__
 from sp_profiler.analysis.memory.kept import keeps_most, top_border
 from sp_profiler.analysis.memory.results import Memory
 from sp_profiler.ledger import LedgerEntry
-from sp_profiler.report import memory_compare, memory_figures, memory_sentences, memory_view, quality, view
+from sp_profiler.report import memory_compare, memory_figures, memory_sentences, memory_view, quality
 from sp_profiler.report.compare_table import ordered, run_label
 from sp_profiler.report.format import visible
 from sp_profiler.report.memory import NOT_RECORDED, leading
@@ -20,6 +20,7 @@ from sp_profiler.report.memory_sentences import sentences
 from sp_profiler.report.model import Report
 from sp_profiler.report.page import render_page
 from sp_profiler.report.page_parts import QUIET, ZOOMABLE, for_page, plot
+from sp_profiler.report.table import Table, listing_table
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class MemoryPart:
     told: str  # why there is none; empty where there is
     plots: dict[str, Any] = field(default_factory=dict)
     panels: dict[str, Shown] = field(default_factory=dict)
-    tables: list[view.Table] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
 
 
 def memory_part(memory: Memory | None) -> MemoryPart:
@@ -50,8 +51,18 @@ def memory_part(memory: Memory | None) -> MemoryPart:
     for name, figure, panel, config in _figures(memory):
         if figure is not None:
             plots[name], panels[name] = plot(figure, config), panel
-    tables = [view.listing_table(one) for one in memory_view.listings(memory)]
-    return MemoryPart("", plots, panels, tables)
+    tables = [listing_table(one) for one in memory_view.listings(memory)]
+    return MemoryPart("", plots, _without_holes(panels), tables)
+
+
+def _without_holes(panels: dict[str, Shown]) -> dict[str, Shown]:
+    """The grid has two columns: a panel of half the width without another beside it gets all of it."""
+    halves = [name for name, panel in panels.items() if panel.width != "wide"]
+    if len(halves) == 2:  # a high one needs two beside it
+        return {name: replace(p, width="" if name in halves else p.width) for name, p in panels.items()}
+    if len(halves) == 1:
+        return {name: replace(panel, width="wide") for name, panel in panels.items()}
+    return panels
 
 
 def _figures(memory: Memory) -> Iterator[tuple[str, go.Figure | None, Shown, dict[str, Any]]]:
@@ -60,7 +71,9 @@ def _figures(memory: Memory) -> Iterator[tuple[str, go.Figure | None, Shown, dic
     top, most = leading(memory), keeps_most(memory.ranks)
     if top is not None:
         where = memory_sentences.device_name(top, several)
-        text = f"{where}; by category; bands: phases; drag to zoom, double-click to reset"
+        parts = [where, *(["by category"] if top.curve and top.curve.by_category else [])]
+        parts += ["bands: phases"] if top.curve and top.curve.phases else []
+        text = "; ".join([*parts, "drag to zoom, double-click to reset"])
         curve = memory_figures.live_bytes(top)
         yield "memory-curve", curve, Shown("Live memory over time", text, "wide"), ZOOMABLE
     peaks = Shown("What the peak is made of", "by category, rank by rank")
@@ -89,7 +102,7 @@ def _figures(memory: Memory) -> Iterator[tuple[str, go.Figure | None, Shown, dic
 
 def memory_comparison(reports: Sequence[Report]) -> MemoryPart:
     """What several runs keep for backward, side by side; nothing where none has a memory section."""
-    tables = [view.listing_table(one) for one in memory_compare.listings(reports)]
+    tables = [listing_table(one) for one in memory_compare.listings(reports)]
     known = [(run_label(r), b) for r in ordered(reports) if (b := memory_compare.border_of(r)) is not None]
     if len(known) < 2:
         return MemoryPart("", tables=tables)

@@ -58,14 +58,17 @@ def sentences(memory: Memory, gathers: Collection[int] = ()) -> list[str]:
 
 
 def device_name(one: MemoryFigures, several_devices: bool = False) -> str:
-    """`rank 0`, `rank 0 device 1`, `rank 0 CPU`; of a snapshot without a rank `device 1 of dump.pickle`."""
+    """`rank 0`, `rank 0 device 1`, `rank 0 CPU`; without a rank `device 1`, `CPU`, and where several snapshots
+    tell none `device 1 of dump.pickle`."""
     if one.rank is None and one.source == "snapshot":
         return (
             f"device {one.device} of {os.path.basename(one.file)}"
             if several_devices
             else f"device {one.device}"
         )
-    name = "rank unknown" if one.rank is None else f"rank {one.rank}"
+    if one.rank is None:
+        return "CPU" if one.device_type == "cpu" else f"device {'?' if one.device is None else one.device}"
+    name = f"rank {one.rank}"
     if one.device_type == "cpu":
         return f"{name} CPU" if several_devices else name
     return f"{name} device {one.device}" if several_devices and one.device is not None else name
@@ -105,6 +108,11 @@ def _kept_by_hooks(memory: Memory) -> str:
         return ""
     most = max(memory.saved, key=lambda one: one.saved_bytes)
     return f"{_on_rank(most)} keeps {size(most.saved_bytes)} of activations for backward."
+
+
+def capitalised(name: str) -> str:
+    """With a capital first letter, `CPU` as it is."""
+    return name[:1].upper() + name[1:]
 
 
 def _on_rank(one: SavedTensors) -> str:

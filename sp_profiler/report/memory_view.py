@@ -21,6 +21,7 @@ from sp_profiler.analysis.memory.results import (
 from sp_profiler.report.memory_sentences import (
     CATEGORY_NAMES,
     TERM_NAMES,
+    capitalised,
     device_name,
     several_devices,
 )
@@ -158,7 +159,7 @@ def peak_places(memory: Memory) -> Listing:
         ("module", (top and top.peak_by_module) or {}),
     ):
         rows += _shares(by, parts, None if top is None else top.peak_bytes)
-    note = "" if top is None else f"{device_name(top, several_devices(memory)).capitalize()}."
+    note = "" if top is None else f"{capitalised(device_name(top, several_devices(memory)))}."
     return Listing("memory-peak-places", "Who holds the peak", _BY, rows, note)
 
 
@@ -191,7 +192,7 @@ def border(memory: Memory) -> Listing:
         ("operator", crossing.by_operator),
     )
     rows = [row for by, sizes in parts for row in _shares(by, sizes, crossing.bytes)]
-    where = device_name(most, several_devices(memory)).capitalize()
+    where = capitalised(device_name(most, several_devices(memory)))
     step = "" if crossing.step is None else f", step {crossing.step}"
     return Listing(
         "memory-border",
@@ -348,7 +349,7 @@ def crossing_blocks(memory: Memory) -> Listing:
     """The blocks that cross the border of the device that keeps most."""
     blocks = border_blocks(memory)
     most = keeps_most(memory.ranks)
-    note = "" if most is None else f"{device_name(most, several_devices(memory)).capitalize()}, one step."
+    note = "" if most is None else f"{capitalised(device_name(most, several_devices(memory)))}, one step."
     if len(blocks) > MOST_BLOCKS:
         note += f" The {MOST_BLOCKS} largest of {len(blocks)}."
     rows = [block_row(block) for block in blocks[:MOST_BLOCKS]]

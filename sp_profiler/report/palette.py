@@ -45,7 +45,7 @@ KIND = {
 
 MEMORY = {
     "parameter-optimizer": Look("parameters and optimizer state", "#8A94A3"),
-    "before-window": Look("allocated before the recording", "#B9C0CA", "-"),
+    "before-window": Look("allocated before the recording", "#C3C9D2"),
     "gradient": Look("gradients", "#8C6BB1", "|"),
     "activation": Look("activations", "#0072B2"),
     "communication": Look("communication buffers", "#E69F00", "\\"),
