@@ -58,8 +58,8 @@ def sentences(memory: Memory, gathers: Collection[int] = ()) -> list[str]:
 
 
 def device_name(one: MemoryFigures, several_devices: bool = False) -> str:
-    """`rank 0`, `rank 0 device 1`, `rank 0 CPU`; without a rank `device 1`, `CPU`, and where several snapshots
-    tell none `device 1 of dump.pickle`."""
+    """`rank 0`, `rank 0 device 1`, `rank 0 CPU`; without a rank `device 1`, `CPU`; where several snapshots
+    tell no rank `device 1 of dump.pickle`."""
     if one.rank is None and one.source == "snapshot":
         return (
             f"device {one.device} of {os.path.basename(one.file)}"
