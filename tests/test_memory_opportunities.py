@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from memory_report_helpers import F, figures_of, make_blocks
-from report_helpers import MS, make_report
+from memory_report_helpers import F, figures_of, make_blocks, saved_of
+from report_helpers import MS, T0, make_report
 
 import sp_profiler
 from sp_profiler.analysis.memory.opportunities import Run, opportunities
-from sp_profiler.analysis.memory.results import MemoryBlock, Opportunity
+from sp_profiler.analysis.memory.results import MemoryBlock, Opportunity, OutOfMemory
 from sp_profiler.analysis.results import CollectiveFigures, GemmFigures
 from sp_profiler.report.findings import Facts
 from sp_profiler.report.findings import memory as rules
@@ -289,3 +289,52 @@ def test_the_shipped_runs_advise_what_the_others_have() -> None:
     assert one.freed_bytes == (least[0] or 0) - (least[1] or 0)  # what the other run really keeps less
     assert "memory-gathered-input" in [finding.code for finding in basic.findings]
     assert "gathered-input" not in [o.kind for o in recompute.memory.opportunities]
+
+
+# --- other findings of memory ----------------------------------------------------------------------
+
+
+def of(memory_figures: list[Any], **more: Any) -> list[Any]:
+    report = make_report()
+    memory = assemble(memory_figures, **more)
+    assert memory is not None
+    return rules.findings(Facts(report.totals, report.collectives, 6, False, None, None, None, memory=memory))
+
+
+def test_other_bytes_than_the_closed_form_are_a_warning_that_names_the_terms() -> None:
+    (found,) = of([], saved=[saved_of(0, 512)])
+    assert (found.code, found.severity) == ("saved-differs-from-theory", "warning")
+    assert found.text.endswith("512 B off its closed form: other bytes in norm.")
+    assert found.evidence["terms"] == [{"term": "norm", "bytes": 8 * F + 512, "theory_bytes": 8 * F}]
+    assert of([], saved=[saved_of(0)]) == []
+
+
+def test_what_hides_from_the_hooks_is_a_warning() -> None:
+    block = replace(make_blocks()[0], module="layers.1.mlp")
+    (found,) = of([], saved=[replace(saved_of(), hidden_bytes=block.bytes, hidden=[block])])
+    assert found.code == "kept-past-the-hooks"
+    assert (
+        "12.0 MiB live at the end of forward although no operator saved them, most in layers.1.mlp"
+        in found.text
+    )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "grows"), [((5, 6, 7), True), ((5, 6), False), ((5, 7, 6), False), ((5, 5, 6), False)]
+)
+def test_growth_from_step_to_step_is_a_warning(sizes: tuple[int, ...], grows: bool) -> None:
+    one = figures_of(make_blocks())
+    borders = [replace(one.borders[0], step=step, bytes=size * MIB) for step, size in enumerate(sizes)]
+    found = of([replace(one, borders=borders, blocks=None)])
+    assert [f.code for f in found] == (["kept-grows"] if grows else [])
+
+
+def test_a_failed_allocation_is_the_first_warning() -> None:
+    oom = OutOfMemory(
+        T0, 5 * MIB, 2 * MIB, 90 * MIB, 100 * MIB, 10 * MIB, 3 * MIB, {"train.py:9 main": 80 * MIB}
+    )
+    (found,) = of([replace(figures_of(make_blocks()), out_of_memory=[oom], blocks=None)])
+    assert (found.code, found.severity) == ("out-of-memory", "warning")
+    assert "Rank 0 ran out of memory on a request of 5.00 MiB" in found.text
+    assert found.evidence["asked_bytes"] == 5 * MIB
+    assert "2.00 MiB were free on the device" in (found.advice or "")

@@ -11,6 +11,7 @@ from sp_profiler.report.findings.facts import EXAMPLES, Facts, finding
 from sp_profiler.report.format import counted, duration, listed, percent, size, visible
 from sp_profiler.report.memory_sentences import OPPORTUNITY_NAMES, device_name
 from sp_profiler.report.model import Finding
+from sp_profiler.report.out_of_memory import failed, oom_sentences
 
 _WORTH = 0.01  # of all that is kept for backward: an opportunity that frees less is in the table alone
 
@@ -156,4 +157,31 @@ def _rises(sizes: Sequence[int]) -> bool:
     return len(sizes) > 2 and all(two > one * 1.001 for one, two in pairwise(sizes))
 
 
-RULES: tuple[Callable[[Facts, Memory], Finding | None], ...] = (_beside_theory, _hidden, _grows)
+def _out_of_memory(facts: Facts, memory: Memory) -> Finding | None:
+    """An allocation that failed: who held the memory, and why the request did not fit."""
+    devices = failed(memory)
+    if not devices:
+        return None
+    one, oom = devices[0]
+    first, *more = oom_sentences(memory)
+    told = {
+        "rank": one.rank,
+        "device": one.device,
+        "time_ns": oom.time_ns,
+        "asked_bytes": oom.asked_bytes,
+        "device_free_bytes": oom.device_free_bytes,
+        "allocated_bytes": oom.allocated_bytes,
+        "reserved_unused_bytes": oom.reserved_unused_bytes,
+        "failed_on_devices": len(devices),
+    }
+    evidence = {key: value for key, value in told.items() if value is not None}
+    advice = " ".join(more) or "Look at what was alive then, in the blocks at the peak."
+    return finding("out-of-memory", "warning", first, evidence, advice)
+
+
+RULES: tuple[Callable[[Facts, Memory], Finding | None], ...] = (
+    _out_of_memory,
+    _beside_theory,
+    _hidden,
+    _grows,
+)
