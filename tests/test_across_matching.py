@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -94,6 +95,55 @@ def test_a_seq_that_counts_from_elsewhere_falls_back_to_order(shift: int) -> Non
     assert waits(found, 0) == truth(instances, 0)
     assert found.unmatched == []
     assert "seq-inconsistent" in codes(found)
+
+
+@pytest.mark.parametrize("shift", [1, -1, 3])
+@pytest.mark.parametrize("ahead", [137 * US, 40_000 * US])
+def test_a_seq_that_counts_from_elsewhere_between_clocks_that_are_off(shift: int, ahead: int) -> None:
+    """What `Seq` takes for one collective ends together on no clock at all; the order does on one."""
+    instances = irregular(12, numbered=True)
+    found = across(ranks_of(instances, seqs={1: shift}, clocks={1: ahead}, hosts={0: "a", 1: "b"}))
+    assert waits(found, 0) == truth(instances, 0)
+    assert waits(found, 1) == truth(instances, 1)
+    assert found.clocks is not None
+    assert [one.offset_ns for one in found.clocks] == [0, ahead]
+    assert "seq-inconsistent" in codes(found)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("hosts", [None, dict.fromkeys(range(4), "a")])
+def test_a_few_numbers_that_are_off_in_a_small_group(count: int, hosts: dict[int, str] | None) -> None:
+    """Of a small group alone nobody could tell; the clocks are known by the large one."""
+    small = group_of(2, 3, description="tp")
+    instances = irregular(9, ranks=(0, 1, 2, 3), numbered=True)
+    for k in range(count):
+        before = instances[4 + k]
+        start = before.last + before.transfer + 10 * US
+        instances.append(Instance({2: start, 3: start + 80 * US}, 60 * US, small, seq=k))
+    instances.sort(key=lambda one: one.last)
+    results = ranks_of(instances, hosts=hosts)
+    shifted = ranks_of(
+        [replace(one, seq=one.seq if one.group != small else (one.seq or 0) + 5) for one in instances],
+        hosts=hosts,
+    )
+    found = across([*results[:3], shifted[3]])
+    assert found.unmatched == []
+    for rank in range(4):
+        assert waits(found, rank) == truth(instances, rank)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_windows_that_differ_do_not_make_seq_doubtful(seed: int) -> None:
+    """Many collectives missing on either side, on one clock: their numbers say which."""
+    rng = random.Random(seed)
+    instances = irregular(30, numbered=True, seed=seed)
+    drop = [(rng.randrange(2), k) for k in rng.sample(range(30), 12)]
+    found = across(ranks_of(instances, drop=drop))
+    assert "seq-inconsistent" not in codes(found)
+    lost = {k for _, k in drop}
+    for rank in (0, 1):
+        kept = [w if k not in lost else None for k, w in enumerate(truth(instances, rank))]
+        assert waits(found, rank) == [w for k, w in enumerate(kept) if (rank, k) not in drop]
 
 
 def test_a_seq_with_other_operations_falls_back_to_order() -> None:

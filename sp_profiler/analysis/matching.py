@@ -1,7 +1,8 @@
 """Which collectives of different ranks are the same one (DESIGN section 4: Across ranks).
 
 An instance is matched by its group and `Seq` where all its ranks carry a `Seq` that agrees with operations,
-sizes and times, else by order within the group (`order.py`). A send/recv is matched with each of its peers.
+sizes and times (`sequence.py`), else by order within the group (`order.py`). A send/recv is matched with each
+of its peers.
 
 Everything works on *ends*: a collective of one rank has one, a send/recv one for each peer. Ends that share
 a key (the group, or the pair) on different members (rank and device) are candidates for one instance.
@@ -16,15 +17,24 @@ from typing import Any
 import numpy as np
 
 from sp_profiler.analysis.arrivals import SEND_RECV, Arrivals
-from sp_profiler.analysis.hosts import SAME_CLOCK_NS, Potentials, middle
-from sp_profiler.analysis.order import Line, align, estimate_shift, overlapping, same_clock_matches
+from sp_profiler.analysis.hosts import SAME_CLOCK_NS, Potentials
+from sp_profiler.analysis.order import align, estimate_shift
+from sp_profiler.analysis.sequence import (
+    by_seq,
+    has_seq,
+    join_equal_clocks,
+    line_of,
+    slices,
+    some_seq_differ,
+    times_agree,
+    times_match_more,
+)
 from sp_profiler.classify.tables import Group
 from sp_profiler.trace.tables import NONE, Bool, Int64
 
 ENDS_TOGETHER = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"})
 """No rank can leave these before every rank has arrived, and all leave together."""
 _SIZES_DIFFER = frozenset({"all_to_all", "gather", "scatter"})  # between ranks, legally
-_CHANCE = 2  # collectives whose ends may agree by chance
 _ORDER_BY_OP = "?"  # key of collectives without a group: those of one operation are taken for one sequence
 
 
@@ -205,17 +215,21 @@ def match(ends: Ends, member_rank: Sequence[int | None], potentials: Potentials)
     inconsistent: list[int] = []
     ambiguous: list[int] = []
     rest: list[tuple[int, Int64]] = []
-    for key, span in _slices(ends.key):
+    believed: list[tuple[int, slice, Int64]] = []
+    if some_seq_differ(ends):
+        join_equal_clocks(ends, potentials)
+    for key, span in slices(ends.key):
         if _too_many(ends, key, span, member_rank):
             ambiguous.append(key)
             continue
         if not ends.keys[key].is_known:
             continue
         left = np.ones(span.stop - span.start, np.bool_)
-        if _has_seq(ends, span):
-            numbers = _by_seq(ends, span)
-            if numbers is not None and _times_agree(ends, span, numbers, potentials):
+        if has_seq(ends, span):
+            numbers = by_seq(ends, span)
+            if numbers is not None and times_agree(ends, span, numbers, potentials):
                 left = numbers < 0  # what carries no Seq beside collectives that do is a sequence of its own
+                believed.append((key, span, numbers))
                 instance[span] = np.where(left, NONE, numbers + count)
                 count += int(numbers.max()) + 1
             else:
@@ -223,21 +237,18 @@ def match(ends: Ends, member_rank: Sequence[int | None], potentials: Potentials)
         if left.any():
             rest.append((key, np.arange(span.start, span.stop)[left]))
     potentials.learn_from(instance, ends)
+    for key, span, numbers in believed:
+        if times_match_more(ends, span, numbers, potentials):
+            inconsistent.append(key)
+            instance[span] = NONE
+            rest = [one for one in rest if one[0] != key]
+            rest.append((key, np.arange(span.start, span.stop)))
     for _, chosen in sorted(rest, key=lambda one: -len(one[1])):
         numbers = _by_order(ends, chosen, potentials)
         instance[chosen] = numbers + count
         count += int(numbers.max()) + 1
     ordered = tuple(key for key, _ in rest)
     return Matched(instance, count, tuple(inconsistent), ordered, tuple(ambiguous))
-
-
-def _slices(key: Int64) -> list[tuple[int, slice]]:
-    """Where each key's ends lie in the sorted table."""
-    if not len(key):
-        return []
-    starts = np.flatnonzero(np.r_[True, np.diff(key) != 0])
-    stops = np.r_[starts[1:], len(key)]
-    return [(int(key[a]), slice(int(a), int(b))) for a, b in zip(starts, stops, strict=True)]
 
 
 def _too_many(ends: Ends, key: int, span: slice, member_rank: Sequence[int | None]) -> bool:
@@ -248,107 +259,19 @@ def _too_many(ends: Ends, key: int, span: slice, member_rank: Sequence[int | Non
     return len({member_rank[member] for member in np.unique(ends.member[span]).tolist()}) > one.size
 
 
-def _has_seq(ends: Ends, span: slice) -> bool:
-    """Whether every member of the key carries `Seq`."""
-    seq, member = ends.seq[span], ends.member[span]
-    return len(np.unique(member[seq >= 0])) == len(np.unique(member))
-
-
-def _by_seq(ends: Ends, span: slice) -> Int64 | None:
-    """Numbers by `Seq`, NONE for ends without one; None when operations, sizes or counts contradict it."""
-    seq, member = ends.seq[span], ends.member[span]
-    rows = np.flatnonzero(seq >= 0)
-    order = rows[np.lexsort((rows, member[rows], seq[rows]))]
-    s, m = seq[order], member[order]
-    is_new = np.r_[True, (np.diff(s) != 0) | (np.diff(m) != 0)]
-    first = np.maximum.accumulate(np.where(is_new, np.arange(len(order)), 0))
-    ordinal = np.arange(len(order)) - first  # several kernels may share a number (coalesced operations)
-    again = np.lexsort((m, ordinal, s))
-    s, o, order = s[again], ordinal[again], order[again]
-    starts = np.flatnonzero(np.r_[True, (np.diff(s) != 0) | (np.diff(o) != 0)])
-    number = np.cumsum(np.bincount(starts, minlength=len(order)))[: len(order)] - 1
-    if not _agree(ends, span, order, starts) or not _same_multiplicity(s, o, starts, len(order)):
-        return None
-    numbers = np.full(span.stop - span.start, NONE, np.int64)
-    numbers[order] = number
-    return numbers
-
-
-def _agree(ends: Ends, span: slice, order: Int64, starts: Int64) -> bool:
-    """Whether operation and size are the same on all members of each instance."""
-    op, token = ends.op[span][order], ends.token[span][order]
-    if (np.maximum.reduceat(op, starts) != np.minimum.reduceat(op, starts)).any():
-        return False
-    least = np.minimum.reduceat(np.where(token == NONE, np.iinfo(np.int64).max, token), starts)
-    most = np.maximum.reduceat(token, starts)
-    return not ((most != NONE) & (most != least)).any()
-
-
-def _same_multiplicity(s: Int64, ordinal: Int64, starts: Int64, count: int) -> bool:
-    """Whether a number that repeats does so on every member that has it."""
-    size = np.diff(np.r_[starts, count])
-    first = ordinal[starts] == 0
-    repeated = np.flatnonzero(~first)
-    return bool((size[repeated] == size[repeated - 1]).all())
-
-
-def _times_agree(ends: Ends, span: slice, numbers: Int64, potentials: Potentials) -> bool:
-    """Whether instances matched by `Seq` can be what they claim: no rank leaves before the last arrives.
-
-    Between clocks that are not known to be one, a constant is allowed; unless order alone matches more of
-    them with no clock offset at all, which a counter that is off does and an offset cannot.
-    """
-    member = ends.member[span]
-    order = np.lexsort((member, numbers))
-    order = order[numbers[order] >= 0]
-    rows_of = {int(m): order[member[order] == m] for m in np.unique(member[order])}
-    reference = max(rows_of, key=lambda m: len(rows_of[m]))
-    base = rows_of.pop(reference)
-    return all(
-        _pair_agrees(ends, span.start, numbers, (base, rows), potentials.between(other, reference))
-        for other, rows in rows_of.items()
-    )
-
-
-def _pair_agrees(
-    ends: Ends, first: int, numbers: Int64, pair: tuple[Int64, Int64], known_shift: int | None
-) -> bool:
-    """The same of two members. `pair` are their rows in the key, which begins at row `first`."""
-    base, rows = pair
-    _, at, to = np.intersect1d(numbers[base], numbers[rows], return_indices=True)
-    one, two = _line(ends, first + base[at]), _line(ends, first + rows[to])
-    together = one.together
-    is_off = not len(at)  # no number in common: not proof, but reason to look
-    if together.any():
-        apart = (two.end_ns - one.end_ns)[together]
-        shift = middle(apart) if known_shift is None else known_shift
-        if np.mean(overlapping(one, two, shift)[together]) < 0.5:
-            return False
-        is_off = known_shift is None and abs(shift) >= SAME_CLOCK_NS
-    if not is_off:
-        return True
-    whole = [_line(ends, first + np.sort(both)) for both in pair]
-    by_order = same_clock_matches(whole[0], whole[1].moved(-(known_shift or 0)), SAME_CLOCK_NS)
-    return by_order <= max(len(at), _CHANCE)
-
-
-def _line(ends: Ends, rows: Int64) -> Line:
-    return Line(ends.start_ns[rows], ends.end_ns[rows], ends.op[rows], ends.token[rows], ends.together[rows])
-
-
 def _by_order(ends: Ends, chosen: Int64, potentials: Potentials) -> Int64:
     """Numbers by order: each member's line is aligned with the master line, and adds what it alone has."""
     member = ends.member[chosen]
     by_size = sorted(np.unique(member).tolist(), key=lambda m: (-int((member == m).sum()), m))
     first = by_size[0]
     numbers = np.full(len(chosen), NONE, np.int64)
-    master = _line(ends, chosen[member == first])
+    master = line_of(ends, chosen[member == first])
     of_master = np.arange(len(master), dtype=np.int64)
     numbers[member == first] = of_master
     count = len(master)
     for other in by_size[1:]:
         rows = np.flatnonzero(member == other)
-        line = _line(ends, chosen[rows])
+        line = line_of(ends, chosen[rows])
         shift = potentials.between(other, first)
         if shift is None:
             shift = estimate_shift(master, line, SAME_CLOCK_NS)
