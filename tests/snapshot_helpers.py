@@ -7,10 +7,16 @@ joined. `expandable` maps pages of 2 MiB at the end of one range instead.
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from sp_profiler.analysis.memory.results import MemoryFigures
+from sp_profiler.ledger import LedgerEntry
+from sp_profiler.snapshot.analyze import analyze_snapshot
+from sp_profiler.snapshot.read import read_snapshot
 
 MIB = 1 << 20
 Frame = dict[str, Any]
@@ -249,3 +255,18 @@ def snapshot(*allocators: Allocator, last: int | None = None, **more: Any) -> di
 def write(path: Path, content: object, protocol: int = 4) -> Path:
     path.write_bytes(pickle.dumps(content, protocol=protocol))
     return path
+
+
+_number = itertools.count()
+
+
+def must(address: int | None) -> int:
+    assert address is not None
+    return address
+
+
+def figures(place: Path, content: object) -> tuple[MemoryFigures, tuple[LedgerEntry, ...]]:
+    """Of a snapshot with one device, written to this file or into this folder."""
+    path = write(place / f"{next(_number)}.pickle" if place.is_dir() else place, content)
+    (one,), ledger = analyze_snapshot(read_snapshot(str(path)))
+    return one, ledger

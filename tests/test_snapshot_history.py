@@ -10,11 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from snapshot_helpers import MAIN, MIB, Allocator, backward, forward, optimizer, snapshot, write
+from snapshot_helpers import MAIN, MIB, Allocator, backward, figures, forward, optimizer, snapshot, write
 
 from sp_profiler.analysis.memory.blocks import BEFORE
-from sp_profiler.analysis.memory.results import MemoryFigures
-from sp_profiler.ledger import LedgerEntry
 from sp_profiler.snapshot.analyze import analyze_snapshot
 from sp_profiler.snapshot.history import blocks_of, live_bytes, reserved_bytes
 from sp_profiler.snapshot.layout import Layout
@@ -95,12 +93,6 @@ def _check_layouts(device: Allocator, one: Any, history: Any, count: int) -> Non
         alive = history.alive_after(position)
         unused = layout.unused(history, alive)
         assert int(unused.bytes.sum()) >= layout.reserved_bytes - int(history.held[alive].sum())
-
-
-def figures(path: Path, content: object) -> tuple[MemoryFigures, tuple[LedgerEntry, ...]]:
-    """Of a snapshot with one device."""
-    (one,), ledger = analyze_snapshot(read_snapshot(str(write(path, content))))
-    return one, ledger
 
 
 def test_a_drawn_history(tmp_path: Path) -> None:
