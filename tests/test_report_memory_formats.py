@@ -16,8 +16,8 @@ from report_helpers import HOSTILE, make_report
 from rich.console import Console
 
 import sp_profiler
+from sp_profiler.report import comparison, markdown, memory_compare, save, terminal
 from sp_profiler.report import json as report_json
-from sp_profiler.report import markdown, memory_compare, save, terminal
 from sp_profiler.report.memory import memory_json
 from sp_profiler.report.memory_markdown import render_markdown
 from sp_profiler.report.memory_terminal import render_terminal
@@ -178,6 +178,18 @@ def test_side_by_side_says_what_the_family_differs_by() -> None:
     for part in ("Memory side by side", "layers.1.mlp.up", "SP recompute keeps 48.0 MiB less"):
         assert part in text
         assert part in markdown.render_comparison(runs, "demo")
+
+
+def test_the_comparison_for_programs_has_the_same_figures() -> None:
+    runs = four_runs()
+    told = {one["name"]: one["memory"] for one in json.loads(comparison.render(runs, "json"))["runs"]}
+    basic, recompute = told["sp-full-sync"], told["sp-shard-async"]
+    assert (basic["across_border_bytes"], recompute["across_border_bytes"]) == (20 * F, 12 * F)
+    assert basic["across_border_by_category"] == {"activation": 10 * F, "communication": 10 * F}
+    assert basic["gathered_by_module"]["layers.1.mlp.up"] == F
+    assert recompute["gathered_by_module"] == {}
+    none = json.loads(comparison.render([replace(runs[0], memory=None)], "json"))
+    assert none["runs"][0]["memory"] is None
 
 
 def test_runs_without_memory_say_nothing_of_it_when_compared() -> None:

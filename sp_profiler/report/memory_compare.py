@@ -75,6 +75,22 @@ def _modules(memory: Memory) -> dict[str, int]:
     return out
 
 
+def summary(report: Report) -> dict[str, Any] | None:
+    """What the tables show of one run, for programs; None where it has no memory section."""
+    memory, border = report.memory, border_of(report)
+    if memory is None:
+        return None
+    return {
+        "peak_bytes": memory.peak_bytes,
+        "peak_by_category": memory.peak_by_category,
+        "across_border_bytes": None if border is None else border.bytes,
+        "across_border_by_category": None if border is None else border.by_category,
+        "gathered_by_module": None if border is None else _modules(memory),
+        "saved_bytes": memory.saved_bytes,
+        "theory_bytes": memory.theory_bytes,
+    }
+
+
 def gathered(reports: Sequence[Report]) -> Listing:
     """Blocks born in collectives and kept for backward, module by module: who has them, who does not."""
     runs = [(run_label(r), r.memory) for r in ordered(reports) if r.memory is not None and border_of(r)]
