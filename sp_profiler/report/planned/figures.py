@@ -82,11 +82,13 @@ def _timed(
 
 def by_layers(plan: Plan) -> go.Figure | None:
     """Estimated peak over the number of layers, a line for each scheme. None for one number of layers."""
-    top = largest(plan)[0]
-    lines: dict[str, list[Scheme]] = {}
+    shown = distinct(largest(plan))
+    top = shown[0]
+    lines: dict[str, list[Scheme]] = {scheme.label: [] for scheme in shown}
     for scheme in plan.schemes:
-        if (scheme.ranks, scheme.seq_len, scheme.micro_batch) == (top.ranks, top.seq_len, top.micro_batch):
-            lines.setdefault(scheme.label, []).append(scheme)
+        sizes = (scheme.ranks, scheme.seq_len, scheme.micro_batch)
+        if sizes == (top.ranks, top.seq_len, top.micro_batch) and scheme.label in lines:
+            lines[scheme.label].append(scheme)
     if all(len(line) < 2 for line in lines.values()):
         return None
     figure = go.Figure()

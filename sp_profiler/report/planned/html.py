@@ -18,18 +18,18 @@ TITLE = "Plan of parallel schemes"
 def render(plan: Plan) -> str:
     """Sentences, charts and tables of a plan."""
     plots: dict[str, Any] = {}
-    panels: list[tuple[str, str, str, str]] = []  # id, title, what is drawn, class
+    panels: list[tuple[str, str, str]] = []  # id, title, what is drawn
     size = f"{counted(planned_view.largest(plan)[0].layers, 'layer')}, one rank"
     drawn = (
-        ("plan-saved", figures.saved(plan), QUIET, "Kept for backward", f"by term; {size}", "wide"),
-        ("plan-layers", figures.by_layers(plan), ZOOMABLE, "Peak by layers", "estimated, of one rank", ""),
-        ("plan-step", figures.step(plan), QUIET, "One step", f"estimated; {size}", ""),
-        ("plan-comm", figures.communication(plan), QUIET, "Communication", f"estimated; {size}", ""),
+        ("plan-saved", figures.saved(plan), QUIET, "Kept for backward", f"by term; {size}"),
+        ("plan-layers", figures.by_layers(plan), ZOOMABLE, "Peak by layers", "estimated, of one rank"),
+        ("plan-step", figures.step(plan), QUIET, "One step", f"estimated; {size}"),
+        ("plan-comm", figures.communication(plan), QUIET, "Communication", f"estimated; {size}"),
     )
-    for name, figure, config, title, text, width in drawn:
+    for name, figure, config, title, text in drawn:
         if figure is not None:
             plots[name] = plot(figure, config)
-            panels.append((name, title, text, width))
+            panels.append((name, title, text))
     tables = [view.listing_table(one) for one in planned_view.listings(plan)]
     return render_page(
         "plan.html.j2",

@@ -98,12 +98,9 @@ def _of_times(schemes: Sequence[Scheme]) -> list[str]:
         f"{duration(time.exposed_ns)} is exposed communication."
     ]
     for scheme, time in timed:
-        hideable = scheme.theory.time.hideable_ns if scheme.theory.time is not None else None
-        if time.hidden_ns and hideable:
-            told.append(
-                f"{scheme.label} hides {duration(time.hidden_ns)} of {duration(time.comm_ns)} communication; "
-                f"its GEMMs could hide {duration(hideable)}."
-            )
+        if time.hidden_ns:
+            hidden, comm = duration(time.hidden_ns), duration(time.comm_ns)
+            told.append(f"{scheme.label} hides {hidden} of {comm} of communication.")
     return told
 
 
@@ -251,8 +248,11 @@ def terms(plan: Plan) -> Listing:
 
 
 def distinct(schemes: Sequence[Scheme]) -> list[Scheme]:
-    """Schemes that keep the same and differ in their name's last words only are shown once; at most eight."""
+    """Of schemes that differ in when they communicate, which changes no memory, the one with a name; at most
+    eight."""
     kept: dict[tuple[Any, ...], Scheme] = {}
     for s in schemes:
-        kept.setdefault((s.mode, s.save, s.projections, s.norm, s.recompute, s.seq_len, s.micro_batch), s)
+        key = (s.mode, s.save, s.projections, s.norm, s.recompute, s.seq_len, s.micro_batch)
+        if key not in kept or (is_usual(s) and not is_usual(kept[key])):
+            kept[key] = s
     return list(kept.values())[:8]
