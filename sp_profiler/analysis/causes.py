@@ -265,8 +265,8 @@ def _causes_of_rules(rule: Int64) -> Int64:
 
 
 def _last_gradients(collectives: DeviceCollectives, asked: _Asked) -> Bool:
-    """Gradients and parameters that are moved asynchronously. Where they are waited for at once, as DDP's last
-    bucket is, they were launched as they should be: what is missing is computation to run under."""
+    """Gradients and parameters that are moved asynchronously. Where they are waited for at once, as DDP's
+    last bucket is, they were launched as they should be: what is missing is computation to run under."""
     parameters = ("param-grad", "param-gather")
     return asked.is_async & np.array([row.purpose in parameters for row in collectives.rows], np.bool_)
 

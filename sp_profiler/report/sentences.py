@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
+from sp_profiler.analysis.collective_table import Collectives
 from sp_profiler.analysis.results import CollectiveFigures, Figures, Hiding, RankFigures, Straggler
 from sp_profiler.report.format import counted, duration, listed, percent, visible
 
@@ -42,6 +44,11 @@ class Basis:
     skew_wait_ns: int | None = None  # all waits for the last rank; None: no collective was matched
     stragglers: Sequence[Straggler] = ()
 
+    @cached_property
+    def table(self) -> Collectives:
+        """The collectives in columns."""
+        return Collectives.of(self.collectives)
+
     @property
     def per(self) -> str:
         return " per step" if self.steps else " per rank" if len(self.ranks) > 1 else ""
@@ -61,7 +68,7 @@ class Basis:
 
 def collectives_on_ranks(collectives: Sequence[CollectiveFigures], adjective: str = "") -> str:
     """`28 collectives on each of 2 ranks`: what ranks do together is a collective of each of them."""
-    by_rank = Counter(c.rank for c in collectives)
+    by_rank = Counter(Collectives.of(collectives).counts("rank"))
     noun = f"{adjective} collective".strip()
     if len(by_rank) < 2:
         return counted(len(collectives), noun)
@@ -108,7 +115,8 @@ def _hiding(basis: Basis) -> str:
 
 def _wgrad_clause(basis: Basis) -> str:
     totals = basis.totals
-    names = sorted({op_name(c.op) for c in basis.collectives if c.purpose == "dgrad"})
+    dgrad = basis.table.take(basis.table.words("purpose").where(lambda purpose: purpose == "dgrad"))
+    names = sorted({op_name(op) for op in dgrad.counts("op")})
     what = f"the dgrad {names[0]}" if len(names) == 1 else "the dgrad collectives"
     share = percent(totals.wgrad_overlap_ratio) if totals.wgrad_overlapped_ns else "nothing"
     return f"wgrad hides {share} of {what}" + _of_hideable(
@@ -198,13 +206,13 @@ def _nothing_overlaps(basis: Basis) -> str:
     if basis.totals.overlapped_ns != 0 or not basis.collectives:
         return ""
     count = len(basis.collectives)
-    known = [c.is_async for c in basis.collectives if c.is_async is not None]
-    if len(known) == count and not any(known):
+    told = basis.table.counts("is_async")
+    asynchronous = told.get(True, 0)
+    if None not in told and not asynchronous:
         if count == 1:
             return "Nothing overlaps: the only collective is synchronous."
         return f"Nothing overlaps: all {collectives_on_ranks(basis.collectives)} are synchronous."
-    asynchronous = sum(known)
-    told = (
+    though = (
         f", though {asynchronous} {'is' if asynchronous == 1 else 'are'} asynchronous" if asynchronous else ""
     )
     none = (
@@ -212,7 +220,7 @@ def _nothing_overlaps(basis: Basis) -> str:
         if count == 1
         else f"none of the {collectives_on_ranks(basis.collectives)} runs"
     )
-    return f"Nothing overlaps: {none} while the device computes{told}."
+    return f"Nothing overlaps: {none} while the device computes{though}."
 
 
 def _under_which_role(basis: Basis) -> str:
@@ -253,11 +261,11 @@ def _hideable_unknown(basis: Basis) -> str:
 
 
 def _purpose_unknown(basis: Basis) -> str:
-    unknown = sum(c.dur_ns for c in basis.collectives if c.purpose == "unknown")
-    whole = sum(c.dur_ns for c in basis.collectives)
-    if not unknown or not whole:
+    unknown = basis.table.take(basis.table.words("purpose").where(lambda purpose: purpose == "unknown"))
+    whole = basis.table.total("dur_ns")
+    if not unknown.total("dur_ns") or not whole:
         return ""
-    share = percent(unknown / whole)
+    share = percent(unknown.total("dur_ns") / whole)
     return f"The purpose of {share} of the communication time is unknown; it never counts as dgrad."
 
 
@@ -300,7 +308,7 @@ def _waiting(basis: Basis) -> str:
 def _waited_share(basis: Basis) -> str:
     """What part of the time in collectives the waits are, and how much of them is exposed."""
     waited = basis.skew_wait_ns or 0
-    inside = sum(c.dur_ns for c in basis.collectives if c.skew_wait_ns is not None)
+    inside = basis.table.take(basis.table.numbers("skew_wait_ns").is_known).total("dur_ns")
     exposed = (basis.totals.exposed_by_cause_ns or {}).get("peer-skew", 0)
     said = (
         f", {percent(waited / inside)} of the time in the collectives that could be compared"

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from sp_profiler.analysis.collective_table import Collectives, exact_sum
 from sp_profiler.ledger import LedgerEntry
 from sp_profiler.report import memory_terminal, quality
 from sp_profiler.report.compare_table import compare_table
@@ -173,12 +174,12 @@ def _ms_per(report: Report) -> str:
 
 def _purposes(report: Report, out: Console) -> Table | None:
     sums: dict[str, list[int]] = {}
-    for c in report.collectives:
-        entry = sums.setdefault(c.purpose, [0, 0, 0, 0])
-        entry[0] += 1
-        entry[1] += c.dur_ns
-        entry[2] += c.overlapped_ns
-        entry[3] += c.exposed_share_ns
+    table = Collectives.of(report.collectives)
+    times = [table.numbers(name).values for name in ("dur_ns", "overlapped_ns", "exposed_share_ns")]
+    kinds, kind = table.kinds("purpose")
+    for code, (purpose,) in enumerate(kinds):
+        mine = kind == code
+        sums[purpose] = [int(mine.sum()), *(exact_sum(column[mine]) for column in times)]
     if not sums:
         return None
     count = windows_of(report)
@@ -201,9 +202,9 @@ def _causes(report: Report, out: Console) -> Table | None:
     if not parts:
         return None
     count, whole = windows_of(report), sum(parts.values())
-    collectives = [c.cause for c in report.collectives]
+    mostly = Collectives.of(report.collectives).counts("cause")
     rows = [
-        [cause, milliseconds(ns / count), percent(ns / whole), str(collectives.count(cause))]
+        [cause, milliseconds(ns / count), percent(ns / whole), str(mostly.get(cause, 0))]
         for cause, ns in sorted(parts.items(), key=lambda part: -part[1])
     ]
     title = f"Exposed by cause, {_ms_per(report)}"

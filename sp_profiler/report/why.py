@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
+from sp_profiler.analysis.collective_table import Collectives
 from sp_profiler.report.format import counted, duration, percent
 from sp_profiler.report.model import Report, windows_of
 
@@ -78,7 +79,7 @@ def cause_rows(report: Report) -> list[CauseRow]:
     """The causes with a part in the exposed time, largest first; means per window (`view.per_text`)."""
     parts = {key: ns for key, ns in (report.totals.exposed_by_cause_ns or {}).items() if ns}
     whole, count = sum(parts.values()), windows_of(report)
-    mostly = [c.cause for c in report.collectives]
+    mostly = Collectives.of(report.collectives).counts("cause")
     rows = []
     for key, ns in sorted(parts.items(), key=lambda part: (-part[1], part[0])):
         name, meaning, change = _TOLD.get(key, (key, "", ""))
@@ -86,7 +87,7 @@ def cause_rows(report: Report) -> list[CauseRow]:
         path, share = f"totals.exposed_by_cause_ns.{key}", ns / whole
         told = (duration(ns / count), percent(share))
         rows.append(
-            CauseRow(key, path, json.dumps(ns), name, meaning, change, *told, share, mostly.count(key))
+            CauseRow(key, path, json.dumps(ns), name, meaning, change, *told, share, mostly.get(key, 0))
         )
     return rows
 

@@ -2,41 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
+from sp_profiler.analysis.collective_table import Collectives
+from sp_profiler.analysis.columns import Numbers
 from sp_profiler.analysis.results import CollectiveFigures
 from sp_profiler.report.findings.facts import EXAMPLES, Facts, finding, is_on, is_told, place_of, variable
+from sp_profiler.report.findings.share import (
+    Share,
+    groups_of,
+    has_evidence,
+    launched_after_partner,
+    ops_of,
+    ranks_of,
+    share_of,
+)
 from sp_profiler.report.format import listed, percent, rank_list
 from sp_profiler.report.model import Finding
-from sp_profiler.report.sentences import collectives_on_ranks, op_name
+from sp_profiler.report.sentences import collectives_on_ranks
+from sp_profiler.trace.tables import Bool
 
 _OF_EXPOSED = 0.05  # a cause is worth naming from this part of the exposed time on ...
 _OF_TIME = 0.002  # ... and of all time
 
 
-def _of_cause(facts: Facts, cause: str) -> list[tuple[int, CollectiveFigures]]:
+def _of_cause(facts: Facts, cause: str) -> Share:
     """The collectives with a part of this cause, largest part first; none where the cause is not worth it."""
-    parts = [(ns, c) for c in facts.between_ranks if (ns := (c.exposed_by_cause_ns or {}).get(cause, 0))]
-    whole = sum(ns for ns, _ in parts)
-    exposed = facts.totals.exposed_ns or 0
+    parts = share_of(facts.between_ranks, cause)
+    whole, exposed = parts.whole, facts.totals.exposed_ns or 0
     if not whole or whole < _OF_EXPOSED * exposed or facts.share_of_time(whole) < _OF_TIME:
-        return []
-    return sorted(parts, key=lambda part: (-part[0], part[1].id))
+        return parts.where(np.zeros(len(parts), np.bool_))
+    return parts
 
 
-def _evidence(facts: Facts, parts: Sequence[tuple[int, CollectiveFigures]], **more: Any) -> dict[str, Any]:
+def _evidence(facts: Facts, parts: Share, **more: Any) -> dict[str, Any]:
     """Numbers, and the collectives in which to look for them."""
-    whole = sum(ns for ns, _ in parts)
+    whole, collectives = parts.whole, parts.collectives
     told: dict[str, Any] = {
         "exposed_ns": whole,
         "of_exposed": round(whole / facts.totals.exposed_ns, 4) if facts.totals.exposed_ns else 1.0,
         "collectives": len(parts),
-        "ops": sorted({op_name(c.op) for _, c in parts}),
+        "ops": ops_of(collectives),
     }
-    told |= {"ranks": ranks} if (ranks := sorted({c.rank for _, c in parts if c.rank is not None})) else {}
-    told |= {"groups": groups} if (groups := sorted({c.group for _, c in parts if c.group})) else {}
-    return told | more | {"examples": [place_of(c, exposed_ns=ns, **_times(c)) for ns, c in parts[:EXAMPLES]]}
+    told |= {"ranks": ranks} if (ranks := ranks_of(collectives)) else {}
+    told |= {"groups": groups} if (groups := groups_of(collectives)) else {}
+    examples = [place_of(c, exposed_ns=ns, **_times(c)) for ns, c in parts.first(EXAMPLES)]
+    return told | more | {"examples": examples}
 
 
 def _times(c: CollectiveFigures) -> dict[str, Any]:
@@ -55,11 +69,11 @@ def _times(c: CollectiveFigures) -> dict[str, Any]:
     return told
 
 
-def _subject(facts: Facts, parts: Sequence[tuple[int, CollectiveFigures]]) -> str:
+def _subject(facts: Facts, parts: Share) -> str:
     """ "3.1 ms per step (40 % of the exposed communication, 12 collectives)"."""
-    whole = sum(ns for ns, _ in parts)
+    whole = parts.whole
     share = percent(whole / facts.totals.exposed_ns) if facts.totals.exposed_ns else "all"
-    told = collectives_on_ranks([c for _, c in parts])
+    told = collectives_on_ranks(parts.collectives)
     return f"{facts.mean(whole)} ({share} of the exposed communication, {told})"
 
 
@@ -98,45 +112,47 @@ _PREFETCH = (
 )
 
 
-def _with_buckets(parts: Sequence[tuple[int, CollectiveFigures]], usual: str) -> str:
+def _with_buckets(parts: Share, usual: str) -> str:
     """The usual advice, and what helps where data parallelism reduces gradients or gathers parameters."""
-    gradients = [c.purpose == "param-grad" and c.is_async is not False for _, c in parts]
-    gathers = [c.purpose == "param-gather" and c.is_async is not False for _, c in parts]
-    data_parallel = [a or b for a, b in zip(gradients, gathers, strict=True)]
-    told = [] if all(data_parallel) else [usual]
-    told += [_BUCKETS] if any(gradients) else []
-    return " ".join(told + ([_PREFETCH] if any(gathers) else []))
+    purpose = parts.collectives.words("purpose")
+    may_be_async = parts.collectives.words("is_async").where(lambda is_async: is_async is not False)
+    gradients = purpose.where(lambda word: word == "param-grad") & may_be_async
+    gathers = purpose.where(lambda word: word == "param-gather") & may_be_async
+    told = [] if (gradients | gathers).all() else [usual]
+    told += [_BUCKETS] if gradients.any() else []
+    return " ".join(told + ([_PREFETCH] if gathers.any() else []))
 
 
 _SYNCHRONOUS_RULES = ("declared-synchronous", "on-compute-stream", "waited-at-once", "thread-idle")
 
 
-def _is_synchronous(c: CollectiveFigures) -> bool:
-    """Whether the trace says it, or what decided its cause."""
-    by_rule = c.cause_evidence is not None and c.cause_evidence.rule in _SYNCHRONOUS_RULES
-    return c.is_async is False or (c.is_async is None and by_rule)
+def _is_synchronous(collectives: Collectives) -> Bool:
+    """Of which the trace says it, or what decided their cause."""
+    is_async = collectives.words("is_async")
+    by_rule = has_evidence(collectives, "rule", *_SYNCHRONOUS_RULES)
+    return is_async.where(lambda told: told is False) | (is_async.where(lambda told: told is None) & by_rule)
 
 
 def _synchronous_with_partner(facts: Facts) -> Finding | None:
     """Synchronous collectives whose partner is known: what launching them asynchronously would hide."""
-    which = [
-        c
-        for c in facts.between_ranks
-        if _is_synchronous(c) and c.hideable_ns and c.hideable_ns > (c.hidden_ns or 0)
-    ]
+    every = facts.between_ranks
+    gain = every.numbers("hideable_ns").or_zero() - every.numbers("hidden_ns").or_zero()
+    which = every.take(_is_synchronous(every) & (gain > 0))
     if not which:
         return None
-    gain_ns = sum((c.hideable_ns or 0) - (c.hidden_ns or 0) for c in which)
-    ops = sorted({op_name(c.op) for c in which})
-    partners = sorted({c.partner.what for c in which if c.partner})
+    hideable_ns, hidden_ns = which.total("hideable_ns"), which.total("hidden_ns")
+    gain_ns = hideable_ns - hidden_ns
+    ops = ops_of(which)
+    partners = sorted(_partners_of(which))
+    longest = np.lexsort((which.numbers("id").values, -which.numbers("dur_ns").values))[:EXAMPLES]
     evidence = {
         "collectives": len(which),
-        "hideable_ns": sum(c.hideable_ns or 0 for c in which),
-        "hidden_ns": sum(c.hidden_ns or 0 for c in which),
+        "hideable_ns": hideable_ns,
+        "hidden_ns": hidden_ns,
         "ops": ops,
-        "groups": sorted({c.group for c in which if c.group}),
-        "ranks": sorted({c.rank for c in which if c.rank is not None}),
-        "longest_collective_ids": [c.id for c in sorted(which, key=lambda c: (-c.dur_ns, c.id))[:EXAMPLES]],
+        "groups": groups_of(which),
+        "ranks": ranks_of(which),
+        "longest_collective_ids": [c.id for c in which.take(longest)],
     }
     subject = collectives_on_ranks(which, "synchronous")
     under = " and ".join(partners) or "their partner GEMMs"
@@ -153,13 +169,20 @@ def _synchronous_with_partner(facts: Facts) -> Finding | None:
     return finding("synchronous-with-partner", "advice", text, evidence, advice)
 
 
+def _partners_of(collectives: Collectives) -> set[str]:
+    """What their partners are: wgrad, dgrad, ..."""
+    partner = collectives.records("partner")
+    return {str(what) for what in partner.take(partner.is_known).field("what").tolist()}
+
+
 def _synchronous_without_partner(facts: Facts) -> Finding | None:
     """Synchronous, and nothing in its own linear could hide it: only another schedule can."""
-    parts = [(ns, c) for ns, c in _of_cause(facts, "synchronous") if c.partner is None]
-    if sum(ns for ns, _ in parts) < _OF_EXPOSED * (facts.totals.exposed_ns or 0) or not parts:
+    parts = _of_cause(facts, "synchronous")
+    parts = parts.where(~parts.collectives.records("partner").is_known)
+    if parts.whole < _OF_EXPOSED * (facts.totals.exposed_ns or 0) or not parts:
         return None
     told, change = "are synchronous", "Launching them asynchronously"
-    if all(c.is_async for _, c in parts):
+    if parts.collectives.words("is_async").where(bool).all():
         told, change = "are waited for as soon as they are launched", "Waiting later"
     return finding(
         "synchronous-without-partner",
@@ -174,22 +197,10 @@ def _synchronous_without_partner(facts: Facts) -> Finding | None:
     )
 
 
-def _launched_after(c: CollectiveFigures) -> bool:
-    """Whether its partner had been launched, and had ended, before it began."""
-    told = c.cause_evidence
-    return (
-        told is not None
-        and told.partner_end_ns is not None
-        and told.partner_launch_ns is not None
-        and c.launch_ns is not None
-        and told.partner_end_ns <= c.start_ns
-        and told.partner_launch_ns < c.launch_ns
-    )
-
-
 def _launched_after_partner(facts: Facts) -> Finding | None:
-    parts = [part for part in _of_cause(facts, "partner-too-short") if _launched_after(part[1])]
-    parts += [part for part in _of_cause(facts, "no-partner") if _launched_after(part[1])]
+    both = (_of_cause(facts, cause) for cause in ("partner-too-short", "no-partner"))
+    too_short, without = (parts.where(launched_after_partner(parts.collectives)) for parts in both)
+    parts = too_short + without
     if not parts:
         return None
     return finding(
@@ -203,15 +214,16 @@ def _launched_after_partner(facts: Facts) -> Finding | None:
 
 
 def _partner_too_short(facts: Facts) -> Finding | None:
-    parts = [part for part in _of_cause(facts, "partner-too-short") if not _launched_after(part[1])]
+    parts = _of_cause(facts, "partner-too-short")
+    parts = parts.where(~launched_after_partner(parts.collectives))
     if not parts:
         return None
-    partners = [c.partner for _, c in parts if c.partner is not None]
+    partners = parts.collectives.records("partner")
     more = {
-        "collectives_ns": sum(c.dur_ns for _, c in parts),
-        "partners_ns": sum(partner.dur_ns for partner in partners),
+        "collectives_ns": parts.collectives.total("dur_ns"),
+        "partners_ns": sum(ns or 0 for ns in partners.take(partners.is_known).field("dur_ns").tolist()),
     }
-    under = listed(sorted({partner.what for partner in partners})) or "partner"
+    under = listed(sorted(_partners_of(parts.collectives))) or "partner"
     return finding(
         "partner-too-short",
         "info",
@@ -229,13 +241,13 @@ def _late_partner(facts: Facts) -> Finding | None:
     parts = _of_cause(facts, "late-partner")
     if not parts:
         return None
-    by_host = [
-        c
-        for _, c in parts
-        if c.cause_evidence is not None and (c.cause_evidence.partner_launch_ns or 0) > c.start_ns
-    ]
+    told = parts.collectives.records("cause_evidence")
+    launch = told.field("partner_launch_ns")
+    assert isinstance(launch, Numbers)
+    late = told.is_known & (launch.or_zero() > parts.collectives.numbers("start_ns").values)
+    by_host = int(late.sum())
     why = (
-        f"; in {len(by_host)} of these collectives the host had not launched it yet"
+        f"; in {by_host} of these collectives the host had not launched it yet"
         if by_host
         else "; it had been launched, but waited on the device"
     )
@@ -250,7 +262,7 @@ def _late_partner(facts: Facts) -> Finding | None:
         "late-partner",
         "advice",
         f"{_subject(facts, parts)} pass before the partner starts{why}.",
-        _evidence(facts, parts, launched_late_by_host=len(by_host)),
+        _evidence(facts, parts, launched_late_by_host=by_host),
         advice,
     )
 
@@ -259,8 +271,8 @@ def _queued(facts: Facts) -> Finding | None:
     parts = _of_cause(facts, "queued")
     if not parts:
         return None
-    behind = [c.cause_evidence.queued_behind for _, c in parts if c.cause_evidence is not None]
-    group, device = behind.count("same-group"), behind.count("full-device")
+    words = ("same-group", "full-device")
+    group, device = (int(has_evidence(parts.collectives, "queued_behind", word).sum()) for word in words)
     where, advice = [], []
     if group:
         where.append(f"an earlier collective of their group ({group})")
@@ -287,7 +299,8 @@ def _queued(facts: Facts) -> Finding | None:
 
 
 def _no_partner(facts: Facts) -> Finding | None:
-    parts = [part for part in _of_cause(facts, "no-partner") if not _launched_after(part[1])]
+    parts = _of_cause(facts, "no-partner")
+    parts = parts.where(~launched_after_partner(parts.collectives))
     if not parts:
         return None
     return finding(
@@ -304,7 +317,7 @@ def _unknown_cause(facts: Facts) -> Finding | None:
     if not parts:
         return None
     lacks = {
-        what: [c for _, c in parts if c.cause_evidence and c.cause_evidence.rule == f"{what}-not-in-trace"]
+        what: parts.collectives.take(has_evidence(parts.collectives, "rule", f"{what}-not-in-trace"))
         for what in ("launch", "wait")
     }
     return finding(
@@ -317,7 +330,7 @@ def _unknown_cause(facts: Facts) -> Finding | None:
     )
 
 
-def _missing(lacks: Mapping[str, Sequence[CollectiveFigures]]) -> str:
+def _missing(lacks: Mapping[str, Collectives]) -> str:
     """What of how many collectives the trace lacks."""
     told = [
         f"for {collectives_on_ranks(which)} the {what} is not in the trace"

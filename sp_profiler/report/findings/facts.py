@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
+from sp_profiler.analysis.collective_table import Collectives
 from sp_profiler.analysis.memory.results import Memory
 from sp_profiler.analysis.results import CollectiveFigures, ContentionFigures, Figures, Straggler
 from sp_profiler.report.format import duration
@@ -47,10 +49,15 @@ class Facts:
     ends_disagree: EndsDisagree | None = None
     memory: Memory | None = None
 
-    @property
-    def between_ranks(self) -> list[CollectiveFigures]:
+    @cached_property
+    def table(self) -> Collectives:
+        """The collectives in columns."""
+        return Collectives.of(self.collectives)
+
+    @cached_property
+    def between_ranks(self) -> Collectives:
         """All collectives but those of groups of one rank, which move nothing."""
-        return [one for one in self.collectives if len(one.ranks) != 1]
+        return self.table.take(self.table.words("ranks").where(lambda ranks: len(ranks or ()) != 1))
 
     def mean(self, ns: float) -> str:
         """A sum as the report speaks of it: "1.2 ms per step"."""

@@ -21,14 +21,15 @@ def _is_async_tensor_parallel(facts: Facts) -> bool:
     workload = facts.workload or {}
     if "mode" in workload:
         return workload["mode"] in ("tp", "sp") and workload.get("comm") == "async"
-    return any(c.is_async and c.purpose in _TENSOR_PARALLEL for c in facts.collectives)
+    purposes = facts.table.words("purpose").where(lambda purpose: purpose in _TENSOR_PARALLEL)
+    return bool((purposes & facts.table.words("is_async").where(bool)).any())
 
 
 def _is_data_parallel_only(facts: Facts) -> bool:
     workload = facts.workload or {}
     if "mode" in workload:
         return workload["mode"] == "ddp"
-    purposes = {c.purpose for c in facts.collectives}
+    purposes = set(facts.table.words("purpose").distinct())
     return bool(purposes & set(_DATA_PARALLEL)) and not purposes & set(_TENSOR_PARALLEL)
 
 
@@ -38,7 +39,7 @@ def _async_without_overlap(facts: Facts) -> Finding | None:
     between = facts.between_ranks
     if not asked or facts.totals.overlapped_ns != 0 or not facts.totals.comm_ns or not between:
         return None
-    launched = sum(c.is_async is True for c in between)
+    launched = int(between.words("is_async").where(bool).sum())
     evidence = {
         "workload_comm": "async",
         "asynchronous_collectives": launched,
@@ -174,7 +175,7 @@ _FEATURES = (
 
 def _feature_without_kernels(facts: Facts) -> Finding | None:
     """A feature was asked for by command or environment, and no kernel of its kind is in the trace."""
-    kernels = sorted({c.kernel for c in facts.collectives if c.kernel})
+    kernels = sorted(kernel for kernel in facts.table.words("kernel").distinct() if kernel)
     if facts.is_cpu or not kernels:
         return None
     absent = {
