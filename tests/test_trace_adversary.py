@@ -59,6 +59,18 @@ def test_an_event_that_follows_a_cut_value(tmp_path: Path, before: bytes) -> Non
     assert {"ok", "last"} <= set(names(decode_bytes(tmp_path, text)))
 
 
+@pytest.mark.parametrize("cut", [60, 75, 90, 105, 112, 118])
+def test_an_event_that_follows_one_cut_where_keys_are_sorted(tmp_path: Path, cut: int) -> None:
+    """A file that another program wrote again with its keys in order."""
+    event = '{"args": {"device": 0, "stream": 7}, "cat": "kernel", "dur": 1.5, "name": "%s", "ph": "X", '
+    event += '"pid": 0, "tid": 7, "ts": 12.25}'
+    whole = [(event % name).encode() for name in ("ok", "cut", "next", "last")]
+    text = HEAD + whole[0] + b", " + whole[1][:cut] + whole[2] + b", " + whole[3] + TAIL
+    found = decode_bytes(tmp_path, text)
+    assert {"ok", "next", "last"} <= set(names(found))
+    assert codes(found) & {"bad-event", "lost-bracket", "lost-quote", "empty-value", "unreadable-value"}
+
+
 def test_no_bracket_before_the_events(tmp_path: Path) -> None:
     trace = decode_bytes(tmp_path, _event(b"first") + b"\n" + _event(b"last"))
     assert names(trace) == ["first", "last"]

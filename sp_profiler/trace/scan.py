@@ -26,6 +26,7 @@ _OPENERS = {ord("{"): ord("}"), ord("["): ord("]")}
 _EVENT_KEY = rb'"(?:ph|cat|name|pid|tid|ts|dur|args|id|bp|s)"'
 _EVENT_START = re.compile(rb"\{[ \t\r\n]{0,64}" + _EVENT_KEY + rb"[ \t]{0,8}:")
 _KINETO_START = re.compile(rb'\{[ \t\r\n]{0,64}"ph"[ \t]{0,8}:')
+_SORTED_START = re.compile(rb'\{[ \t\r\n]{0,64}"args"[ \t]{0,8}:[ \t\r\n]{0,64}\{')
 _BORDER = re.compile(rb'\}[ \t\r\n]*,[ \t\r\n]*(?=\{[ \t\r\n]*")')
 
 TOP_LEVEL_KEYS = (
@@ -166,8 +167,9 @@ def next_resume(text: bytes, start: int, *, at_end: bool, is_bare: bool) -> Resu
     """The first place at or after `start` where an event seems to begin or the list to end.
 
     An object after a colon is a value inside an event, so it is none. After a colon, and after text that
-    should not be there, only Kineto's own first key (`ph`) is taken for a new event, after such text also
-    one on its own line. `at_end`: the text ends the file; `is_bare`: the list is the whole file.
+    should not be there, only Kineto's own first key (`ph`), or that of sorted keys (`args`), is taken for a
+    new event, after such text also one on its own line. `at_end`: the text ends the file; `is_bare`: the
+    list is the whole file.
     """
     for match in _RESUME.finditer(text, start):
         if text[match.start()] == ord("]"):
@@ -187,7 +189,7 @@ def _may_begin_event(text: bytes, start: int) -> bool:
         return True
     if before != b":" and b"\n" in gap[len(ahead) :]:
         return True
-    return _KINETO_START.match(text, start) is not None
+    return bool(_KINETO_START.match(text, start) or _SORTED_START.match(text, start))
 
 
 def next_member(text: bytes, start: int) -> int | None:
