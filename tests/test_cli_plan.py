@@ -17,7 +17,7 @@ from sp_profiler.cli.main import main
 from sp_profiler.report.planned.json import SCHEMA_PATH
 
 SIZES = ("--seq-len", "64", "--hidden", "96", "--heads", "8", "--kv-heads", "4", "--vocab", "72")
-TIMES = ("--flops", "1", "--bandwidth", "1", "--latency", "5", "--memory-bandwidth", "100")
+TIMES = ("--flops", "1e12", "--bandwidth", "1e9", "--latency", "5e-6", "--memory-bandwidth", "1e11")
 
 
 def plan(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -84,8 +84,8 @@ def test_one_format_in_one_file_that_is_not_overwritten(
     ("arguments", "said"),
     [
         (["--tp", "3"], "--heads 8 is not divisible by --tp 3 in mode tp"),
-        (["--hardware", "nothing"], "unknown hardware 'nothing', expected one of B200"),
-        (["--bandwidth", "10"], "--flops, --latency are missing"),
+        (["--hardware", "nothing"], "unknown hardware 'nothing', expected one of GB300"),
+        (["--bandwidth", "10e9"], "--flops, --latency are missing"),
         (["--layers", "0"], "--layers is 0, expected a whole number of at least 1"),
         (["--format", "html"], "--format html needs -o OUT"),
         (["--json", "-o", "x"], "--json prints one plan to the screen"),

@@ -15,9 +15,9 @@ from sp_profiler.theory.machine import (
     NCCL_LAUNCH_S,
     NCCL_SOURCE,
     NCCL_STEP_S,
-    SURROUNDINGS,
     Machine,
     device_flops_per_s,
+    surroundings_of,
 )
 from workloads.config import DTYPE_BYTES, WorkloadConfig
 
@@ -60,7 +60,7 @@ class PlanRequest:
 
 @dataclass(frozen=True)
 class MachineRequest:
-    """Figures of a device by name, or given: TFLOP/s, GB/s (1e9 bytes, one direction), microseconds."""
+    """Figures of a device by name, or given: FLOP/s, bytes/s (of the link in one direction), seconds."""
 
     hardware: str | None = None
     flops: float | None = None
@@ -183,7 +183,28 @@ def machine_for(request: MachineRequest, dtype: str) -> Machine | None:
             raise UsageError(f"--{name.replace('_', '-')} is {value:g}, expected a number above 0")
     if request.efficiency is not None and request.efficiency > 1:
         raise UsageError(f"--efficiency is {request.efficiency:g}, expected a share of the peak, at most 1")
+    _refuse_other_units(request)
     return _named_machine(request, dtype) if request.hardware is not None else _given_machine(request)
+
+
+def _refuse_other_units(request: MachineRequest) -> None:
+    """Rates that no device is so far from: given in TFLOP/s, GB/s or microseconds by mistake."""
+    for name, value, unit, example in (
+        ("flops", request.flops, "FLOP/s", "312e12"),
+        ("bandwidth", request.bandwidth, "bytes/s", "300e9"),
+        ("memory-bandwidth", request.memory_bandwidth, "bytes/s", "2e12"),
+    ):
+        if value is not None and value < 1e6:
+            raise UsageError(f"--{name} is {value:g}, expected {unit}, such as {example}")
+    if request.latency is not None and request.latency >= 0.1:
+        raise UsageError(f"--latency is {request.latency:g}, expected seconds, such as 5e-6")
+
+
+def _or_data_sheet(given: float | None, gb_per_s: float | None) -> float | None:
+    """Bytes/s as given, else the data sheet's."""
+    if given is not None:
+        return given
+    return None if gb_per_s is None else gb_per_s * 1e9
 
 
 def _given_machine(request: MachineRequest) -> Machine:
@@ -199,11 +220,11 @@ def _given_machine(request: MachineRequest) -> Machine:
     assert request.latency is not None
     return Machine(
         name="as given",
-        flops_per_s=request.flops * 1e12,
-        bytes_per_s=request.bandwidth * 1e9,
-        step_latency_s=request.latency * 1e-6,
+        flops_per_s=request.flops,
+        bytes_per_s=request.bandwidth,
+        step_latency_s=request.latency,
         efficiency=request.efficiency or 1.0,
-        memory_bytes_per_s=None if request.memory_bandwidth is None else request.memory_bandwidth * 1e9,
+        memory_bytes_per_s=request.memory_bandwidth,
         sources=("rates and latency: given by the user",),
     )
 
@@ -214,27 +235,25 @@ def _named_machine(request: MachineRequest, dtype: str) -> Machine:
     if device is None:
         known = ", ".join(d.name for d in DEVICES)
         raise UsageError(f"unknown hardware '{name}', expected one of {known}; or give its --flops")
-    around = SURROUNDINGS[device.name]
-    flops = (
-        request.flops * 1e12 if request.flops is not None else device_flops_per_s(device, TORCH_NAMES[dtype])
-    )
+    around = surroundings_of(device)
+    flops = request.flops if request.flops is not None else device_flops_per_s(device, TORCH_NAMES[dtype])
     if flops is None:
         raise UsageError(f"no peak is known of {device.name} for --dtype {dtype}: give it with --flops")
-    bandwidth = around.link_gb_per_s if request.bandwidth is None else request.bandwidth
+    bandwidth = _or_data_sheet(request.bandwidth, around.link_gb_per_s)
     if bandwidth is None:
         raise UsageError(f"no link bandwidth is known of {device.name}: give it with --bandwidth")
     if request.latency is None and around.link_kind is None:
         raise UsageError(f"no latency is known of {device.name}'s link: give it with --latency")
-    memory = around.memory_gb_per_s if request.memory_bandwidth is None else request.memory_bandwidth
+    memory = _or_data_sheet(request.memory_bandwidth, around.memory_gb_per_s)
     is_nccl = request.latency is None
     return Machine(
         name=device.name,
         flops_per_s=flops,
-        bytes_per_s=bandwidth * 1e9,
-        step_latency_s=NCCL_STEP_S[str(around.link_kind)] if is_nccl else (request.latency or 0.0) * 1e-6,
+        bytes_per_s=bandwidth,
+        step_latency_s=NCCL_STEP_S[str(around.link_kind)] if is_nccl else request.latency or 0.0,
         launch_latency_s=NCCL_LAUNCH_S if is_nccl else 0.0,
         efficiency=request.efficiency or 1.0,
-        memory_bytes_per_s=memory * 1e9,
+        memory_bytes_per_s=memory,
         sources=(
             "peak: given by the user" if request.flops is not None else f"peak: {device.source}",
             "bandwidth: given by the user"
@@ -243,6 +262,8 @@ def _named_machine(request: MachineRequest, dtype: str) -> Machine:
             NCCL_SOURCE if is_nccl else "latency: given by the user",
             "memory bandwidth: given by the user"
             if request.memory_bandwidth is not None
-            else around.memory_source,
+            else around.memory_source
+            if memory is not None
+            else "memory bandwidth: not known; what is neither GEMM nor attention takes no time",
         ),
     )
