@@ -81,14 +81,15 @@ def test_figures_without_addresses_are_shown_as_relative_and_nothing_as_zero() -
 
 def test_what_stays_alive_is_said_first_with_its_gathered_part() -> None:
     """Per layer 2F of the norm, 5F gathered, 3F of the MLP."""
-    told = sentences(make_memory(), gathers={F})
+    told = sentences(replace(make_memory(), gathered_input_bytes=[F]))
     assert told[0] == (
         "120.0 MiB stay alive from forward to backward on rank 0, of which 60.0 MiB (50 %) are gathered "
         "inputs of linears."
     )
     assert "60.0 MiB (50 %) are buffers born in collectives." in sentences(make_memory())[0]
-    assert "60.0 MiB (50 %) are buffers born in collectives." in sentences(make_memory(), gathers={F + 1})[0]
-    without = sentences(make_memory("tp", None), gathers={F})
+    other = replace(make_memory(), gathered_input_bytes=[F + 1])
+    assert "60.0 MiB (50 %) are buffers born in collectives." in sentences(other)[0]
+    without = sentences(replace(make_memory("tp", None), gathered_input_bytes=[F]))
     assert without[0] == "108.0 MiB stay alive from forward to backward on rank 0."
 
 

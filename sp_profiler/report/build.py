@@ -107,7 +107,7 @@ def build(
                     across.stragglers or (),
                 )
             ),
-            *(memory_sentences(kept.memory, _gathers(collectives)) if kept.memory is not None else ()),
+            *(memory_sentences(kept.memory) if kept.memory is not None else ()),
         ],
         findings=findings(
             Facts(
@@ -163,12 +163,6 @@ def _run(
         workload=workload if isinstance(workload, dict) else None,
         device_type="cpu" if is_cpu else "cuda",
     )
-
-
-def _gathers(collectives: Collectives) -> set[int]:
-    """Bytes of what forward gathers for its linears."""
-    kinds, _ = collectives.kinds("op", "purpose", "bytes")
-    return {size for op, purpose, size in kinds if (op, purpose) == ("all_gather", "activation") and size}
 
 
 def _environment(run_json: dict[str, Any] | None, facts: Sequence[TraceFacts]) -> dict[str, Any]:

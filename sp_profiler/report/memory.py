@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sp_profiler import __version__
+from sp_profiler.analysis.collective_table import Collectives
 from sp_profiler.analysis.memory.closed_form import shape_of, terms_of
 from sp_profiler.analysis.memory.opportunities import Run, opportunities
 from sp_profiler.analysis.memory.results import Memory, MemoryFigures, Opportunity, SavedTensors
@@ -105,7 +106,12 @@ def memory_json(memory: Memory | None, name: str, *, ledger: Sequence[LedgerEntr
         "memory": to_plain(memory),
         "data_quality": to_plain(list(ledger)),
     }
-    return json.dumps(document, allow_nan=False, indent=1) + "\n"
+    members = [f"{json.dumps(key)}: {_dumps(value)}" for key, value in document.items()]
+    return "{\n" + ",\n".join(members) + "\n}\n"
+
+
+def _dumps(value: Any) -> str:
+    return json.dumps(value, allow_nan=False, separators=(",", ":"))
 
 
 @dataclass(frozen=True)
@@ -137,4 +143,15 @@ def of_run(
     if not figures and not saved:
         return Kept(None, entries)
     found, notes = opportunities(Run(figures, saved, workload, collectives, gemms, windows, is_cpu))
-    return Kept(assemble(figures, saved=saved, opportunities=found), [*entries, *notes])
+    memory = assemble(figures, saved=saved, opportunities=found)
+    if memory is not None:
+        memory = replace(memory, gathered_input_bytes=_gathered(collectives))
+    return Kept(memory, [*entries, *notes])
+
+
+def _gathered(collectives: Iterable[CollectiveFigures]) -> list[int]:
+    """The sizes of what forward gathers for its linears."""
+    kinds, _ = Collectives.of(collectives).kinds("op", "purpose", "bytes")
+    return sorted(
+        size for op, purpose, size in kinds if (op, purpose) == ("all_gather", "activation") and size
+    )

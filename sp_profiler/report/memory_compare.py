@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from sp_profiler.analysis.memory.kept import keeps_most, top_border
@@ -19,7 +20,8 @@ _SAME = 0.001  # of the larger: less is rounding and small buffers
 
 def listings(reports: Sequence[Report]) -> list[Listing]:
     """The tables that hold anything."""
-    return [one for one in (side_by_side(reports), gathered(reports)) if one.rows]
+    made = (side_by_side(reports), gathered(reports))
+    return [replace(one, first_dropped=()) for one in made if one.rows]
 
 
 def border_of(report: Report) -> BorderFigures | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from sp_profiler.analysis.memory.from_blocks import ROUNDED
 from sp_profiler.analysis.memory.kept import keeps_most, kept_blocks, top_border
@@ -46,14 +46,11 @@ OPPORTUNITY_NAMES = {
 _NAMED_PARTS = 3
 
 
-def sentences(memory: Memory, gathers: Collection[int] = ()) -> list[str]:
-    """The main sentences: out of memory, kept for backward, peak, measured beside theory.
-
-    `gathers`: the sizes in bytes of what the run's forward gathers for its linears, where that is known.
-    """
+def sentences(memory: Memory) -> list[str]:
+    """The main sentences: out of memory, kept for backward, peak, measured beside theory."""
     from sp_profiler.report.out_of_memory import oom_sentences  # it names devices as this module does
 
-    told = [*oom_sentences(memory), _kept(memory, gathers), _peak(memory), _theory(memory)]
+    told = [*oom_sentences(memory), _kept(memory), _peak(memory), _theory(memory)]
     return [sentence for sentence in told if sentence]
 
 
@@ -80,7 +77,7 @@ def several_devices(memory: Memory) -> bool:
     return len(set(ranks)) < len(ranks)
 
 
-def _kept(memory: Memory, gathers: Collection[int]) -> str:
+def _kept(memory: Memory) -> str:
     most = keeps_most(memory.ranks)
     if most is None or not most.across_border_bytes:
         return _kept_by_hooks(memory)
@@ -90,10 +87,11 @@ def _kept(memory: Memory, gathers: Collection[int]) -> str:
     gathered = 0 if border is None else border.by_category.get("communication", 0)
     if not gathered:
         return f"{text}."
-    return f"{text}, of which {size(gathered)} ({percent(gathered / kept)}) are {_gathered(most, gathers)}."
+    what = _gathered(most, memory.gathered_input_bytes)
+    return f"{text}, of which {size(gathered)} ({percent(gathered / kept)}) are {what}."
 
 
-def _gathered(one: MemoryFigures, gathers: Collection[int]) -> str:
+def _gathered(one: MemoryFigures, gathers: Sequence[int]) -> str:
     """What was born in collectives: inputs that were gathered, where all have the size of an all-gather."""
     border = top_border(one)
     kept = [] if border is None else kept_blocks(one, border)

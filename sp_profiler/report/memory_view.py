@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from sp_profiler.analysis.memory.kept import keeps_most, kept_blocks, top_border
@@ -53,7 +54,7 @@ def listings(memory: Memory) -> list[Listing]:
         hidden(memory),
         unpaired(memory),
     )
-    return [one for one in made if one.rows]
+    return [replace(one, first_dropped=()) for one in made if one.rows]
 
 
 def devices(memory: Memory) -> Listing:
@@ -295,21 +296,21 @@ def trace_and_hooks(memory: Memory) -> Listing:
 def opportunities(memory: Memory) -> Listing:
     rows = [
         [
-            one.kind, one.bytes, one.layers, one.freed_bytes, one.how, one.added_comm_bytes,
-            one.added_comm_ns, one.hideable_ns, one.would_be_exposed_ns,
+            one.kind, one.bytes, one.freed_bytes, one.how, one.added_comm_bytes, one.would_be_exposed_ns,
+            one.added_comm_ns, one.hideable_ns, one.layers,
         ]
         for one in memory.opportunities
     ]  # fmt: skip
     columns = (
         ("Buffer", _TEXT, ""),
         ("Kept", _BYTES, ""),
-        ("Layers", _INT, ""),
         ("Would free", _BYTES, ""),
         ("How", _TEXT, ""),
         ("Sends more", _BYTES, ""),
+        ("Would be exposed", "ms", "ms"),
         ("Takes", "ms", "ms"),
         ("Could hide", "ms", "ms"),
-        ("Would be exposed", "ms", "ms"),
+        ("Layers", _INT, ""),
     )
     note = (
         "Per rank and step. Sends more: bytes on the wire with ring algorithms. Times are made of this run's "

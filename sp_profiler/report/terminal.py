@@ -241,7 +241,7 @@ def print_listing(out: Console, one: Listing) -> None:
 
 
 def _listing(one: Listing, out: Console) -> Table:
-    """A table of ranks beside each other, or of memory. Of columns that do not fit the last go first."""
+    """A table of ranks beside each other, or of memory. Columns that do not fit are left out."""
     heads = [f"{_small(label)}\n{unit}".strip() or "bound" for label, _, unit in one.columns]
     rows = [
         [_short(cell_text(kind, value)) for (_, kind, _), value in zip(one.columns, row, strict=True)]
@@ -252,7 +252,7 @@ def _listing(one: Listing, out: Console) -> Table:
         f"{one.title}, {one.basis}" if one.basis else one.title,
         heads,
         rows,
-        list(dict.fromkeys(heads[-1:] + heads[2:3] + heads[:2:-1])),
+        list(dict.fromkeys([*(heads[place] for place in one.first_dropped), *heads[:1:-1]])),
     )
     if len(one.rows) > _ROWS:
         table.caption = f"the first {_ROWS} of {len(one.rows)}"

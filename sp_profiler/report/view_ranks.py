@@ -27,6 +27,10 @@ class Listing:
     note: str
     basis: str = ""  # what its times and sizes are sums of
     adds: Sequence[int] = ()  # places of the columns whose values add up
+    first_dropped: Sequence[int] = (
+        -1,
+        2,
+    )  # what narrow terminals leave out first, then the last ones
 
 
 def _sums(report: Report) -> str:

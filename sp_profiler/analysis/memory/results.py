@@ -252,3 +252,5 @@ class Memory:
     ranks: list[MemoryFigures] = field(default_factory=list)
     saved: list[SavedTensors] = field(default_factory=list)
     opportunities: list[Opportunity] = field(default_factory=list)
+    # The sizes of what the run's forward gathers for its linears: kept blocks of such a size are those.
+    gathered_input_bytes: list[int] = field(default_factory=list)
