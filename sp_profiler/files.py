@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from sp_profiler.errors import UsageError
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace `path` in one step, through a temporary file in the same folder.
+def write_atomically(path: Path, content: str | bytes | Iterable[str]) -> None:
+    """Replace `path` in one step, through a temporary file in the same folder. Text may come in parts.
 
     A link stays and the file it leads to is replaced; a device or a pipe is written into, for a new file
     in its place would break it for everybody. Raises OSError, leaving no file behind.
     """
-    data = content.encode("utf-8") if isinstance(content, str) else content
+    parts = (content,) if isinstance(content, (str, bytes)) else content
     if path.exists() and not path.is_file():
-        path.write_bytes(data)
+        _write(path, parts)
         return
     place = Path(os.path.realpath(path)) if path.is_symlink() else path
     temporary = temporary_beside(place)
     try:
-        temporary.write_bytes(data)
+        _write(temporary, parts)
         os.replace(temporary, place)
-    except OSError:
+    except BaseException:
         _remove(temporary)
         raise
+
+
+def _write(path: Path, parts: Iterable[str | bytes]) -> None:
+    with path.open("wb") as file:
+        for part in parts:
+            file.write(part.encode("utf-8") if isinstance(part, str) else part)
 
 
 def temporary_beside(path: Path, ending: str = "tmp") -> Path:

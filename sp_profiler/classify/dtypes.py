@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 _SPELLINGS: dict[str, tuple[str, ...]] = {
     "float64": ("double", "float64", "fp64", "f64"),
@@ -49,6 +50,7 @@ _EIGHT_BITS = re.compile(r"^(?:float8|fp8|f8)_?(e\d\w*)?$")
 _ONE_BYTE = ("bool", "qint8", "quint8", "float4_e2m1fn_x2")
 
 
+@lru_cache(maxsize=4096)
 def dtype_name(spelled: str | None) -> str | None:
     """torch's name of a type (`bfloat16`) for `BFloat16`, `c10::BFloat16`, `torch.bfloat16`, `long int`...
 
@@ -66,6 +68,7 @@ def dtype_name(spelled: str | None) -> str | None:
     return _NAMES.get(text, spelled)
 
 
+@lru_cache(maxsize=4096)
 def dtype_bytes(name: str | None) -> int | None:
     """Bytes of one element of a type as `dtype_name` returns it; None for one nobody knows."""
     if name is None or name not in _SPELLINGS:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from sp_profiler.classify.tables import Group
@@ -33,6 +34,7 @@ def parse_group_key(key: str) -> tuple[str, tuple[int, ...]] | None:
     return match["description"], tuple(int(rank) for rank in match["ranks"].split(","))
 
 
+@lru_cache(maxsize=4096)
 def parse_ranks(text: str | None) -> tuple[tuple[int, ...], bool]:
     """The ranks that a list spells and whether it was cut: `[0, 1, ..., ...]` -> ((0, 1), True).
 

@@ -12,18 +12,24 @@ import json
 import math
 import types
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Union
 
+import numpy as np
+
 from sp_profiler.analysis.collective_table import Collectives
+from sp_profiler.analysis.columns import Column, Numbers, Records, Words
+from sp_profiler.analysis.results import CollectiveFigures
 from sp_profiler.errors import InputError
 from sp_profiler.report.model import SCHEMA, SCHEMA_VERSION, Report
+from sp_profiler.trace.tables import Bool
 
 SCHEMA_PATH = Path(__file__).with_name("schema.json")
 _FIRST = ("schema", "schema_version")
+_LINES_AT_ONCE = 1 << 13
 
 
 @cache
@@ -51,8 +57,54 @@ def to_plain(value: Any) -> Any:
 
 def render(report: Report) -> str:
     """The report as JSON text, one line per top-level member and per element of its lists."""
-    members = [f"{json.dumps(key)}: {_member(value)}" for key, value in to_plain(report).items()]
-    return "{\n" + ",\n".join(members) + "\n}\n"
+    return "".join(parts(report))
+
+
+def parts(report: Report) -> Iterator[str]:
+    """The text of `render`, part by part: a run's collectives may take a gigabyte."""
+    start = "{\n"
+    for name in _names(type(report)):
+        yield f"{start}{json.dumps(name)}: "
+        start = ",\n"
+        value = getattr(report, name)
+        if isinstance(value, Collectives) and len(value):
+            yield from _collectives(value)
+        else:
+            yield _member(to_plain(value))
+    yield "\n}\n"
+
+
+def _collectives(table: Collectives) -> Iterator[str]:
+    """The list of collectives from their columns, some thousand lines at a time."""
+    names = _names(CollectiveFigures)
+    line = "{" + ",".join(f'"{name}":%s' for name in names) + "}"
+    start = "[\n  "
+    for low in range(0, len(table), _LINES_AT_ONCE):
+        some = table[low : low + _LINES_AT_ONCE]
+        columns = [_texts(some.column(name)) for name in names]
+        yield start + ",\n  ".join([line % row for row in zip(*columns, strict=True)])
+        start = ",\n  "
+    yield "\n]"
+
+
+def _texts(column: Column[Any]) -> list[str]:
+    """Each value of a column as JSON."""
+    if isinstance(column, Words):
+        return column.picked([*(_dumps(to_plain(word)) for word in column.table), "null"])
+    if isinstance(column, Numbers) and column.values.dtype.kind == "i":
+        return _or_null(list(map(str, column.values.tolist())), column.known)
+    if isinstance(column, Records):
+        line = "{" + ",".join(f'"{name}":%s' for name in _names(column.cls)) + "}"
+        values = zip(*(_texts(column.field(name)) for name in _names(column.cls)), strict=True)
+        return _or_null([line % row for row in values], column.known)
+    return [_dumps(to_plain(value)) for value in column.tolist()]
+
+
+def _or_null(texts: list[str], known: Bool | None) -> list[str]:
+    if known is not None:
+        for place in np.flatnonzero(~known).tolist():
+            texts[place] = "null"
+    return texts
 
 
 def _member(value: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from sp_profiler.errors import UsageError
@@ -24,8 +24,12 @@ def file_names(formats: Sequence[str]) -> list[str]:
     return names
 
 
-def render(report: Report, output: str) -> dict[str, str | bytes]:
-    """What one format makes of a report: file name to content."""
+def render(report: Report, output: str) -> dict[str, str | bytes | Iterable[str]]:
+    """What one format makes of a report: file name to content, JSON in parts."""
+    if output == "json":
+        from sp_profiler.report import json
+
+        return {SINGLE_FILE["json"]: json.parts(report)}
     if output == "csv":
         from sp_profiler.report.tables import csv_tables
 
@@ -70,7 +74,7 @@ def save_as(report: Report, output: str, path: Path, *, force: bool) -> list[Pat
     return [path]
 
 
-def write(path: Path, content: str | bytes) -> None:
+def write(path: Path, content: str | bytes | Iterable[str]) -> None:
     """Write one file of a report, making its folder if need be. Raises UsageError, naming the file."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -82,4 +86,6 @@ def write(path: Path, content: str | bytes) -> None:
 def as_text(report: Report, output: str) -> str:
     """A report in a text format, to be printed."""
     content = next(iter(render(report, output).values()))
-    return content if isinstance(content, str) else content.decode("utf-8")
+    if isinstance(content, bytes):
+        return content.decode("utf-8")
+    return content if isinstance(content, str) else "".join(content)

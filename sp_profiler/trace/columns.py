@@ -35,10 +35,10 @@ from sp_profiler.trace.tables import (
 from sp_profiler.trace.times import times_to_ns
 from sp_profiler.trace.values import (
     CategoryCodes,
+    CollectiveRows,
     Interner,
     Judged,
     StringPool,
-    collective_args,
     compact_json,
     int_column,
     to_int,
@@ -147,7 +147,7 @@ class Columns:
         self._known_faults: set[Fault] = set()
         self._keeps_concrete = Judged(self._pool, keeps_concrete_inputs)
         self._parts: dict[str, list[NDArray[Any]]] = {}
-        self._collectives: dict[CollectiveArgs, int] = {}
+        self._collectives = CollectiveRows()
 
     def add(
         self,
@@ -247,8 +247,7 @@ class Columns:
             or one.group_description is not None
         ]
         for index in carries:
-            metadata = collective_args(args[index])
-            rows[index] = self._collectives.setdefault(metadata, len(self._collectives))
+            rows[index] = self._collectives.row(args[index])
         return rows
 
     # --- flows and memory instants -------------------------------------------------------------
@@ -367,7 +366,7 @@ class Columns:
             tid=codes("memory_tid"),
             failed=self._take("memory_failed", np.bool_),
         )
-        return strings, events, tuple(self._collectives), flows, memory
+        return strings, events, self._collectives.all(), flows, memory
 
 
 def _durations(events: Sequence[Event], rows: list[int], faults: _Faults) -> Int64:

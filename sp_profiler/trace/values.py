@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import types
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -158,20 +160,42 @@ def word_text(value: Any) -> str | None:
 _TEXT_FIELDS = frozenset(
     ("name", "dtype", "group_name", "group_description", "group_ranks", "in_split", "out_split", "comms_id")
 )
+_FIELDS = tuple(field.name for field in fields(CollectiveArgs))
+_WRITTEN = attrgetter(*("collective_name" if name == "name" else name for name in _FIELDS))
+_PLAIN = tuple(
+    (str, types.NoneType) if name in _TEXT_FIELDS - {"comms_id"} else (str, int, types.NoneType)
+    for name in _FIELDS
+)
+"""What each is in a file as torch writes it; 1, 1.0 and true, which are equal, mean one thing then."""
 
 
-def collective_args(args: Args) -> CollectiveArgs:
-    """The NCCL metadata in the arguments of an event."""
-    values: dict[str, Any] = {}
-    for field in fields(CollectiveArgs):
-        value = getattr(args, "collective_name" if field.name == "name" else field.name)
-        if field.name in _TEXT_FIELDS:
-            values[field.name] = _metadata_text(value)
-        elif field.name == "is_async":
-            values[field.name] = _to_bool(value)
-        else:
-            values[field.name] = to_int(value)
-    return CollectiveArgs(**values)
+class CollectiveRows:
+    """Numbers equal NCCL metadata alike: a kernel and its `record_param_comms` repeat each other's."""
+
+    def __init__(self) -> None:
+        self._rows: dict[CollectiveArgs, int] = {}
+        self._as_written: dict[tuple[Any, ...], int] = {}
+
+    def row(self, args: Args) -> int:
+        """The number of the metadata in the arguments of an event."""
+        written = _WRITTEN(args)
+        try:
+            return self._as_written[written]
+        except (KeyError, TypeError):  # not met yet, or a list where text belongs
+            row = self._rows.setdefault(collective_args(written), len(self._rows))
+        if all(map(isinstance, written, _PLAIN)):
+            self._as_written[written] = row
+        return row
+
+    def all(self) -> tuple[CollectiveArgs, ...]:
+        """The metadata by their numbers."""
+        return tuple(self._rows)
+
+
+def collective_args(written: Sequence[Any]) -> CollectiveArgs:
+    """NCCL metadata as the file writes them, in the order of `CollectiveArgs`, made what they should be."""
+    values: list[Any] = [made(value) for made, value in zip(_MADE, written, strict=True)]
+    return CollectiveArgs(*values)
 
 
 def _metadata_text(value: Any) -> str | None:
@@ -184,3 +208,8 @@ def _to_bool(value: Any) -> bool | None:
     if isinstance(value, str):
         return {"true": True, "1": True, "false": False, "0": False}.get(value.lower())
     return bool(value) if isinstance(value, (bool, int)) else None
+
+
+_MADE = tuple(
+    _metadata_text if name in _TEXT_FIELDS else _to_bool if name == "is_async" else to_int for name in _FIELDS
+)
