@@ -193,3 +193,9 @@ def test_a_real_run_keeps_what_its_plan_says(
         assert total(rank["tensors"]) == by_term
         for name in ("parameter_bytes", "gradient_bytes", "optimizer_bytes"):
             assert rank[name] == planned[name]
+
+
+def test_one_scheme_alone_prints_its_terms(capsys: pytest.CaptureFixture[str]) -> None:
+    """A table of two columns has none that narrow terminals could leave out."""
+    out = plan(capsys, "--modes", "tp", "--layers", "1")
+    assert "Saved for backward by term, 1 layer" in out

@@ -177,8 +177,8 @@ def without_origin(scheme: Scheme) -> dict[str, Any]:
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(map(str, way.values())))
 def test_extrapolated_figures_are_the_executed_ones(way: dict[str, Any]) -> None:
-    asked: dict[str, Any] = {**SMALL, **way, "layers": 7, "flops": 1, "bandwidth": 1, "latency": 3}
-    asked |= {"memory_bandwidth": 100}
+    asked: dict[str, Any] = {**SMALL, **way, "layers": 7, "flops": 1e12, "bandwidth": 1e9, "latency": 3e-6}
+    asked |= {"memory_bandwidth": 1e11}
     extrapolated = sp_profiler.plan(**asked)
     executed = sp_profiler.plan(**asked, extrapolate=False)
     assert [without_origin(s) for s in extrapolated.schemes] == [without_origin(s) for s in executed.schemes]
@@ -242,7 +242,7 @@ def test_times_add_up_and_only_asynchronous_schemes_hide() -> None:
 
 
 def test_ddp_hides_under_backward_and_the_closed_form_says_nothing_of_it() -> None:
-    plan = sp_profiler.plan(modes="ddp", layers=4, **SMALL, flops=1, bandwidth=1, latency=1)
+    plan = sp_profiler.plan(modes="ddp", layers=4, **SMALL, flops=1e12, bandwidth=1e9, latency=1e-6)
     (scheme,) = plan.schemes
     assert scheme.time is not None
     assert scheme.theory.time is not None
@@ -258,9 +258,11 @@ def test_ddp_hides_under_backward_and_the_closed_form_says_nothing_of_it() -> No
     ("asked", "said"),
     [
         ({"tp": 3}, "--heads 8 is not divisible by --tp 3 in mode tp"),
-        ({"hardware": "RTX 4090"}, "unknown hardware 'RTX 4090', expected one of B200"),
-        ({"flops": 100}, "--bandwidth, --latency are missing"),
-        ({"hardware": "MI250X", "latency": 5}, "no link bandwidth is known of MI250X"),
+        ({"hardware": "RTX 9999"}, "unknown hardware 'RTX 9999', expected one of "),
+        ({"flops": 1e14}, "--bandwidth, --latency are missing"),
+        ({"hardware": "A100", "flops": 312}, "--flops is 312, expected FLOP/s, such as 312e12"),
+        ({"hardware": "A100", "latency": 5}, "--latency is 5, expected seconds, such as 5e-6"),
+        ({"hardware": "MI250X", "latency": 5e-6}, "no link bandwidth is known of MI250X"),
         ({"hardware": "MI300X"}, "no latency is known of MI300X's link"),
         ({"hardware": "V100 SXM2", "dtype": "bf16"}, "no peak is known of V100 SXM2 for --dtype bf16"),
         ({"hardware": "A100", "efficiency": 1.5}, "--efficiency is 1.5"),

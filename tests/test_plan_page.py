@@ -17,7 +17,9 @@ SIZES = {"seq_len": 64, "hidden": 96, "heads": 8, "kv_heads": 4, "vocab": 72}
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    return sp_profiler.plan(**SIZES, layers=(1, 2, 3), flops=1, bandwidth=1, latency=5, memory_bandwidth=100)
+    return sp_profiler.plan(
+        **SIZES, layers=(1, 2, 3), flops=1e12, bandwidth=1e9, latency=5e-6, memory_bandwidth=1e11
+    )
 
 
 @pytest.fixture(scope="module")

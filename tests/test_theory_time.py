@@ -88,14 +88,13 @@ def test_a_step_sends_14_or_8_rf_a_layer(projections: str, times_rf: int) -> Non
     assert step_wire_bytes(shape, "sync", 8) * 2 == 8 * times_rf * shape.activation_bytes
 
 
-def test_every_device_has_surroundings_with_a_source() -> None:
-    assert SURROUNDINGS.keys() == {device.name for device in DEVICES}
-    for device in DEVICES:
-        around = SURROUNDINGS[device.name]
-        assert around.memory_gb_per_s > 0
-        assert around.memory_source
+def test_what_is_known_of_a_device_has_a_source() -> None:
+    assert SURROUNDINGS.keys() <= {device.name for device in DEVICES}
+    for around in SURROUNDINGS.values():
+        assert around.memory_gb_per_s is None or around.memory_source
         assert (around.link_gb_per_s is None) == (around.link_source == "")
+    for device in DEVICES:
         half = device_flops_per_s(device, "float16")
         assert half is not None
-        assert half > 1e14
-        assert device_flops_per_s(device, "float64") is None
+        assert half > 1e13
+        assert device_flops_per_s(device, "tf32") is None, "no dtype"

@@ -44,10 +44,10 @@ MANY_CHOICES = {
     "--recompute": (("none", "selective", "full"), "activations run again in backward (none)"),
 }
 RATES = {
-    "--flops": ("TFLOP/s", "dense peak of a device at --dtype"),
-    "--bandwidth": ("GB/s", "of a rank's link, one direction, 1e9 bytes"),
-    "--latency": ("US", "of each step of a ring, in microseconds"),
-    "--memory-bandwidth": ("GB/s", "of the device's memory: norms, activations, optimizer"),
+    "--flops": ("FLOP/S", "dense peak of a device at --dtype, such as 312e12"),
+    "--bandwidth": ("BYTES/S", "of a rank's link in one direction, such as 300e9"),
+    "--latency": ("SECONDS", "of each step of a ring, such as 5e-6"),
+    "--memory-bandwidth": ("BYTES/S", "of the device's memory: norms, activations, optimizer"),
     "--efficiency": ("SHARE", "of the peak that GEMMs and attention reach (1)"),
 }
 

@@ -39,11 +39,11 @@ def plan(
     """What schemes would keep, hold and send at any size, executed without data; needs torch.
 
     Every combination of the options that may be several is one scheme of the result. Sizes are of the whole
-    model, results in bytes of one rank. With `hardware` (a device such as "H100 SXM"), or `flops` (TFLOP/s),
-    `bandwidth` (GB/s, 1e9 bytes, one direction) and `latency` (µs of each step of a ring), also times in
-    int ns; `memory_bandwidth` in GB/s, `efficiency` the share of the peak that GEMMs reach. Without
-    `comm` each scheme's usual one, with times both. Raises UsageError for what cannot be built, without
-    torch, and in a process that is in a process group.
+    model, results in bytes of one rank. With `hardware` (a device such as "H100 SXM"), or `flops` (FLOP/s),
+    `bandwidth` (bytes/s of a rank's link in one direction) and `latency` (seconds of each step of a ring),
+    also times in int ns; `memory_bandwidth` in bytes/s, `efficiency` the share of the peak that GEMMs reach.
+    Without `comm` each scheme's usual one, with times both. Raises UsageError for what cannot be built,
+    without torch, and in a process that is in a process group.
     """
     from sp_profiler.planning.request import MachineRequest, PlanRequest, require_torch
 

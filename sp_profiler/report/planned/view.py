@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from sp_profiler.planning.model import Difference, Plan, Scheme, is_usual
@@ -135,7 +136,7 @@ def _of_theory(plan: Plan) -> str:
 def listings(plan: Plan) -> list[Listing]:
     """Memory, differences, time, terms, in that order; those that hold anything."""
     made = (memory(plan), differences(plan), times(plan), terms(plan))
-    return [one for one in made if one.rows]
+    return [replace(one, first_dropped=()) for one in made if one.rows]
 
 
 def _sizes(plan: Plan) -> tuple[list[Column], list[str]]:
