@@ -247,12 +247,14 @@ def _listing(one: Listing, out: Console) -> Table:
         [_short(cell_text(kind, value)) for (_, kind, _), value in zip(one.columns, row, strict=True)]
         for row in one.rows[:_ROWS]
     ]
+    last_first = range(len(heads) - 1, 1, -1)  # the first two stay
+    first = [place % len(heads) for place in one.first_dropped]
     table = _fitted(
         out,
         f"{one.title}, {one.basis}" if one.basis else one.title,
         heads,
         rows,
-        list(dict.fromkeys([*(heads[place] for place in one.first_dropped), *heads[:1:-1]])),
+        list(dict.fromkeys(heads[at] for at in (*(at for at in first if at in last_first), *last_first))),
     )
     if len(one.rows) > _ROWS:
         table.caption = f"the first {_ROWS} of {len(one.rows)}"
