@@ -48,7 +48,9 @@ def with_device_waits(
     even where its metadata call it synchronous (it is, on that stream): FSDP's collectives, and those beside
     which computation runs that was launched behind them.
     """
-    threads = _Threads(context, activities, launch)
+    if not collectives:
+        return collectives
+    threads = _Threads(context, launch)
     stream = _ComputeStreams(activities)
     found = list(collectives)
     asked: list[_Asked] = []
@@ -104,7 +106,7 @@ class _Wait:
 class _Threads:
     """What the threads of the host did: launches, collectives' calls, waits."""
 
-    def __init__(self, context: Context, activities: Activities, launch: Int64) -> None:
+    def __init__(self, context: Context, launch: Int64) -> None:
         self._context = context
         nest, events, strings = context.nest, context.trace.events, context.trace.strings
         name = events.name[nest.row]
@@ -112,14 +114,10 @@ class _Threads:
         is_call = strings.match(name, lambda text: _LAUNCHING.match(text) is not None)
         is_wait = _is_wait_record(context)
         self._calls = nest.nearest(is_call & ~is_wait & (described[events.collective[nest.row]] | ~is_wait))
-        self.launches: dict[int, list[int]] = defaultdict(list)
         linked = launch[launch != NONE]
-        for thread, time in zip(
-            nest.thread[linked].tolist(), events.start_ns[nest.row[linked]].tolist(), strict=True
-        ):
-            self.launches[thread].append(time)
-        for times in self.launches.values():
-            times.sort()
+        thread, time = nest.thread[linked], events.start_ns[nest.row[linked]]
+        order = np.lexsort((time, thread))
+        self._launch_thread, self._launch_ns = thread[order], time[order]
         self.waits = self._find_waits(is_wait)
         self.starts = {t: [w.start for w in waits] for t, waits in self.waits.items()}
         self.has_reducer = any(
@@ -167,8 +165,11 @@ class _Threads:
         return sorted(found)
 
     def launched_between(self, thread: int, start: int, end: int) -> int:
-        times = self.launches.get(thread, [])
-        return bisect_left(times, end) - bisect_left(times, start)
+        low, high = (
+            int(np.searchsorted(self._launch_thread, thread, side=side)) for side in ("left", "right")
+        )
+        times = self._launch_ns[low:high]
+        return int(np.searchsorted(times, end) - np.searchsorted(times, start))
 
     def next_wait(self, thread: int, after: int) -> _Wait | None:
         at = bisect_left(self.starts.get(thread, []), after)
