@@ -240,7 +240,7 @@ def test_operators_that_hta_takes_for_kernels_are_named() -> None:
 @needs_hta
 @pytest.mark.shared
 def test_a_failure_of_hta_is_a_reason() -> None:
-    """HTA's critical path asserts that all devices but its own stream 7 are known."""
+    """HTA's critical path ends in an assertion without words on this trace; the reason says where."""
     filled = hta.with_critical_path(analysed(SHARED / "corpus" / "toy_mi250")[0])
     assert filled.critical_path is None
     (entry,) = [entry for entry in filled.data_quality if entry.code == "critical-path-failed"]
