@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from sp_profiler.analysis.changed import changer
+from sp_profiler.changed import changer
 
 
 @dataclass(frozen=True, slots=True)

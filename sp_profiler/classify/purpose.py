@@ -29,10 +29,12 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
+from sp_profiler.changed import changer
 from sp_profiler.classify.collectives import SEND_RECV
 from sp_profiler.classify.context import Context
 from sp_profiler.classify.dtypes import dtype_bytes
@@ -43,6 +45,7 @@ from sp_profiler.record.annotate import PURPOSES, Range
 from sp_profiler.trace.tables import Int64
 
 UNKNOWN_PURPOSE = "unknown"
+_purposed = changer(Collective, "purpose", "purpose_rule")
 _NO_PARAMETERS = ("tensor", "pipeline", "context")
 Decision = tuple[str, str]
 
@@ -92,7 +95,7 @@ def with_purposes(
         name = context.trace.strings[int(activities.name[collectives[i].activity])] or ""
         found = _decide(_Asked(i, collectives[i], name), launches)
         if found is not None:
-            decided[i] = replace(collectives[i], purpose=found[0], purpose_rule=found[1])
+            decided[i] = _purposed(collectives[i], *found)
             if found[1] == "after-backward":
                 activities.phase[collectives[i].activity] = Phase.OPTIMIZER
     _by_peers(decided, launches)
@@ -281,7 +284,7 @@ def _by_peers(decided: list[Collective], at: Launches) -> None:
         if collective.op == "all_to_all" and collective.purpose == UNKNOWN_PURPOSE and at.in_backward[i]:
             found = purposes.get(int(at.sequence[i]), set()) - {UNKNOWN_PURPOSE}
             if len(found) == 1:
-                decided[i] = replace(collective, purpose=found.pop(), purpose_rule="forward-peer")
+                decided[i] = _purposed(collective, found.pop(), "forward-peer")
 
 
 # --- by what the group is --------------------------------------------------------------------------------
@@ -291,12 +294,16 @@ def _by_groups(collectives: Sequence[Collective], phases: np.ndarray) -> tuple[C
     """Decide what is left by the groups' names and by what else they carry."""
     decided = list(collectives)
     for by, rule in ((_by_group_name, "group-name"), (_by_group_use, "group")):
+        open_ = [
+            i for i, one in enumerate(decided) if one.purpose == UNKNOWN_PURPOSE and one.group is not None
+        ]
+        if not open_:
+            break
         use = _GroupUse(decided, phases)
-        for i, collective in enumerate(decided):
-            if collective.purpose == UNKNOWN_PURPOSE and collective.group is not None:
-                purpose = by(collective, Phase(phases[i]), use)
-                if purpose is not None:
-                    decided[i] = replace(collective, purpose=purpose, purpose_rule=rule)
+        for i in open_:
+            purpose = by(decided[i], Phase(phases[i]), use)
+            if purpose is not None:
+                decided[i] = _purposed(decided[i], purpose, rule)
     return tuple(decided)
 
 
@@ -307,6 +314,7 @@ class _GroupUse:
         self.purposes: dict[str, Counter[str]] = defaultdict(Counter)
         self.by_op: dict[tuple[str, str | None], set[str]] = defaultdict(set)
         self.in_forward: set[str] = set()
+        behind = (int(Phase.BACKWARD), int(Phase.OPTIMIZER))
         for collective, phase in zip(collectives, phases.tolist(), strict=True):
             if collective.group is None:
                 continue
@@ -314,7 +322,7 @@ class _GroupUse:
             self.purposes[key][collective.purpose] += 1
             if collective.purpose != UNKNOWN_PURPOSE:
                 self.by_op[key, collective.op].add(collective.purpose)
-            if phase not in (Phase.BACKWARD, Phase.OPTIMIZER) and collective.purpose != "other":
+            if phase not in behind and collective.purpose != "other":
                 self.in_forward.add(key)
 
     def carries(self, key: str, purposes: tuple[str, ...]) -> bool:
@@ -323,9 +331,12 @@ class _GroupUse:
 
 def _named_kind(collective: Collective) -> str | None:
     """The kind of parallelism that the group's name says; None for nothing, or two things (`dp_cp`)."""
-    if collective.group is None:
-        return None
-    kinds = [kind for kind, words in _GROUP_NAMES if words.search(collective.group.description)]
+    return None if collective.group is None else _kind_of(collective.group.description)
+
+
+@lru_cache(maxsize=4096)
+def _kind_of(description: str) -> str | None:
+    kinds = [kind for kind, words in _GROUP_NAMES if words.search(description)]
     return kinds[0] if len(kinds) == 1 else None
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from sp_profiler.analysis.collective_table import Collectives
 from sp_profiler.analysis.intervals import TimeSet, subtract, union
 from sp_profiler.analysis.results import RankResult, Segment
 from sp_profiler.analysis.timeline import timeline_segments
@@ -52,8 +53,9 @@ def _candidates(trace: Trace, classified: Classified, result: RankResult) -> Ite
         for s in result.steps
         if s.start_ns is not None and s.end_ns is not None and s.end_ns > s.start_ns
     ] or _whole_devices(classified)
-    dgrad = {(c.device, c.step) for c in result.collectives if c.purpose == "dgrad"}
-    communicating = {(c.device, c.step) for c in result.collectives}
+    kinds, _ = Collectives.of(result.collectives).kinds("device", "step", "purpose")
+    dgrad = {(device, step) for device, step, purpose in kinds if purpose == "dgrad"}
+    communicating = {(device, step) for device, step, _ in kinds}
     newest = windows[::-1]
     with_dgrad = [w for w in newest if (w[0], w[1]) in dgrad][:_TRIED]
     yield from (w for w in with_dgrad if _shows_wgrad(trace, classified, w))

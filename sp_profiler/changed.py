@@ -1,6 +1,6 @@
 """Another value for some fields of a frozen dataclass, several times faster than `dataclasses.replace`.
 
-A run has a million collectives, and each is made anew when its waits, its causes and its number are known.
+A trace has thousands of collectives, and each is made anew when its purpose is known.
 """
 
 from __future__ import annotations
