@@ -91,6 +91,18 @@ def test_the_schema_that_ships_is_that_of_the_classes() -> None:
     assert json.loads(SCHEMA_PATH.read_text()) == schema()
 
 
+@pytest.mark.parametrize("form", [(), ("--format", "markdown"), ("--format", "html", "-o", "out.html")])
+def test_an_empty_snapshot_is_not_sent_to_the_profiler(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], form: tuple[str, ...]
+) -> None:
+    path, page = write(tmp_path / "a.pickle", {"segments": [], "device_traces": []}), tmp_path / "out.html"
+    code, out, _ = run(capsys, "memory", path, *(str(page) if one == page.name else one for one in form))
+    assert code == EXIT_OK
+    out += page.read_text() if page.exists() else ""
+    assert "it holds neither segments nor a history" in out
+    assert "profile_memory" not in out
+
+
 def test_analyze_sends_a_snapshot_on_with_a_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -302,6 +302,16 @@ class TestCommunication:
         training.writer.cpu_op("aten::mm", 25, 10, sequence=1, fwd_thread=0)
         assert only(training.block(14, 60, MIB).figures(tmp_path)).category == "communication"
 
+    def test_nor_what_another_collective_allocated(self, tmp_path: Path) -> None:
+        training = self.gathered(Training(), MIB)
+        first = format_range("comm", op="all_gather", bytes=MIB, module="layers.0.attention.k", layer=0)
+        training.writer.range(first, 10, 1.5).cpu_op("aten::empty", 10.5, 0.5)
+        blocks = training.event(10.75, MIB, 2).event(62, -MIB, 2).figures(tmp_path).blocks or ()
+        assert sorted((block.birth_ns, block.module) for block in blocks) == [
+            (10_750, "layers.0.attention.k"),
+            (14_000, "layers.0.attention.q"),
+        ]
+
     def test_born_inside_a_collective(self, tmp_path: Path) -> None:
         training = Training()
         training.writer.cpu_op("_c10d_functional::all_gather_into_tensor", 15, 8)

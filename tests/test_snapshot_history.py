@@ -6,11 +6,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from snapshot_helpers import MAIN, MIB, Allocator, backward, figures, forward, optimizer, snapshot, write
+from snapshot_helpers import (
+    MAIN,
+    MIB,
+    Allocator,
+    backward,
+    figures,
+    forward,
+    must,
+    optimizer,
+    snapshot,
+    write,
+)
 
 from sp_profiler.analysis.memory.blocks import BEFORE
 from sp_profiler.snapshot.analyze import analyze_snapshot
@@ -77,9 +87,9 @@ def test_the_walk_back_finds_what_was_true(
         )  # half of it was cut off
         return
     if count:
-        truth, reserved = np.array(device.live[-count:]), np.array(device.reserved[-count:])
-        assert live_bytes(history, history.bytes)[1].tolist() == truth.tolist()
-        assert reserved_bytes(one).tolist() == reserved.tolist()
+        assert live_bytes(history, history.bytes)[1].tolist() == device.live[-count:]
+        reserved = reserved_bytes(one)
+        assert reserved is not None and reserved.tolist() == device.reserved[-count:]
         assert history.lost == history.appeared == history.sizes_differ == 0
     _check_layouts(device, one, history, count)
 
@@ -258,6 +268,34 @@ def test_frees_without_sense_are_listed_and_nothing_is_lost(tmp_path: Path) -> N
     assert found.end_bytes == 8 * MIB  # what the allocator held
     contradiction = next(one for one in ledger if one.code == "snapshot-contradicts")
     assert (contradiction.severity, contradiction.count) == ("repair", 2)
+
+
+def test_a_free_that_tells_another_size_contradicts(tmp_path: Path) -> None:
+    """A free tells what was asked for or, rounded, what was held; anything else is damage."""
+    device = Allocator()
+    for _ in range(2):
+        device.free(must(device.alloc(1000)))
+    device.alloc(4 * MIB)
+    content = snapshot(device)
+    frees = [one for one in content["device_traces"][0] if one["action"] == "free_completed"]
+    frees[0]["size"] = 1024
+    _, ledger = figures(tmp_path / "a.pickle", content)
+    assert "snapshot-contradicts" not in [entry.code for entry in ledger]
+    frees[1]["size"] = 744
+    found, ledger = figures(tmp_path / "b.pickle", content)
+    assert [e.count for e in ledger if e.code == "snapshot-contradicts"] == [1]
+    assert sorted(block.bytes for block in found.blocks or ()) == [1000, 1000, 4 * MIB]
+
+
+def test_segments_that_do_not_add_up_are_told(tmp_path: Path) -> None:
+    device = Allocator()
+    device.alloc(4 * MIB)
+    content = snapshot(device)
+    content["segments"][0]["active_size"] += 512
+    found, ledger = figures(tmp_path / "a.pickle", content)
+    (entry,) = (entry for entry in ledger if entry.code == "snapshot-segments-disagree")
+    assert (entry.severity, entry.count) == ("repair", 1)
+    assert (found.end_bytes, found.totals_disagree) == (4 * MIB, 1)
 
 
 def test_several_devices_are_told_apart(tmp_path: Path) -> None:

@@ -161,8 +161,10 @@ HOSTILE = {
     "a list of numbers": (pickle.dumps([1, 2]), "no list of segments"),
     "empty": (b"", "is empty"),
     "torch.save": (b"PK\x03\x04" + bytes(40), "zip archive, as torch.save"),
-    "text": (b"step,loss\n1,0.5\n", "damaged|no pickle"),
-    "json": (b'{"traceEvents": []}', "damaged|no pickle"),
+    "text": (b"step,loss\n1,0.5\n", "is no pickle"),
+    "text that begins with opcodes": (b"hello world\n", "is no pickle"),
+    "json": (b'{"traceEvents": []}', "is no pickle"),
+    "a byte changed": (pickle.dumps({"segments": []}, 4).replace(b"}", b"\xff"), "is a damaged pickle"),
     "damaged gzip": (b"\x1f\x8b" + bytes(20), "damaged"),
 }
 
@@ -239,3 +241,13 @@ def test_files_are_told_by_name_or_first_bytes(tmp_path: Path) -> None:
     assert is_snapshot("anything.PKL")
     assert not is_snapshot(str(tmp_path / "trace.json"))
     assert not is_snapshot(str(tmp_path / "none.json"))
+
+
+def test_parts_that_are_missing_are_counted_and_no_zero(tmp_path: Path) -> None:
+    """Segments without a list of blocks, devices without a list of events."""
+    content = small()
+    content["segments"][0]["blocks"] = None
+    content["device_traces"].append("events")
+    read = read_snapshot(str(write(tmp_path / "a.pickle", content)))
+    lost = [(entry.text.split()[0], entry.count) for entry in read.ledger if entry.severity == "loss"]
+    assert lost == [("events", 1), ("blocks", 1)]

@@ -25,6 +25,16 @@ NOT_RECORDED = (
     "(sp_profiler.capture and sp-profile run do), or give sp-profile memory a CUDA memory snapshot"
 )
 """How to get a memory section: every format says it."""
+EMPTY_SNAPSHOT = (
+    "The snapshot tells of no memory: it holds neither segments nor a history. Take it in the process that "
+    "uses the GPU, after torch.cuda.memory._record_memory_history()"
+)
+
+
+def why_none(ledger: Iterable[LedgerEntry]) -> str:
+    """Why there is no memory section, and how to get one."""
+    codes = {entry.code for entry in ledger}
+    return EMPTY_SNAPSHOT if "snapshot-empty" in codes and "no-memory-events" not in codes else NOT_RECORDED
 
 
 def assemble(

@@ -15,7 +15,7 @@ from sp_profiler.ledger import LedgerEntry
 from sp_profiler.report import memory_compare, memory_figures, memory_sentences, memory_view, quality
 from sp_profiler.report.compare_table import ordered, run_label
 from sp_profiler.report.format import visible
-from sp_profiler.report.memory import NOT_RECORDED, leading
+from sp_profiler.report.memory import NOT_RECORDED, leading, why_none
 from sp_profiler.report.memory_sentences import sentences
 from sp_profiler.report.model import Report
 from sp_profiler.report.page import render_page
@@ -121,7 +121,7 @@ def render_html(memory: Memory | None, name: str, *, ledger: Sequence[LedgerEntr
         {"plots": shown.plots, "tables": [for_page(table) for table in shown.tables]},
         title=name,
         memory=shown,
-        sentences=[shown.told] if memory is None else sentences(memory),
+        sentences=[f"{why_none(ledger)}."] if memory is None else sentences(memory),
         quality=quality.shown(ledger),
         version=__version__,
     )

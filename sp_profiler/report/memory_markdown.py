@@ -8,13 +8,13 @@ from sp_profiler import __version__
 from sp_profiler.analysis.memory.results import Memory
 from sp_profiler.ledger import LedgerEntry
 from sp_profiler.report import markdown, memory_view
-from sp_profiler.report.memory import NOT_RECORDED
+from sp_profiler.report.memory import why_none
 from sp_profiler.report.memory_sentences import sentences
 
 
 def render_markdown(memory: Memory | None, name: str, *, ledger: Sequence[LedgerEntry] = ()) -> str:
     """The memory of a run or of snapshots as one document, sentences first."""
-    told = [f"{NOT_RECORDED}."] if memory is None else sentences(memory)
+    told = [f"{why_none(ledger)}."] if memory is None else sentences(memory)
     parts = [
         f"# Memory of {markdown.escape(name)}",
         "\n".join(f"- {markdown.escape(sentence)}" for sentence in told),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from sp_profiler.analysis.memory.results import Memory
 from sp_profiler.ledger import LedgerEntry
 from sp_profiler.report import memory_compare, memory_view
-from sp_profiler.report.memory import NOT_RECORDED
+from sp_profiler.report.memory import NOT_RECORDED, why_none
 from sp_profiler.report.memory_sentences import sentences
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def render_terminal(
     out = terminal.console_for(console)
     terminal.print_line(out, name, "bold")
     if memory is None:
-        terminal.print_line(out, f"{NOT_RECORDED}.")
+        terminal.print_line(out, f"{why_none(ledger)}.")
     else:
         for place, sentence in enumerate(sentences(memory)):
             terminal.print_line(out, sentence, "bold" if place == 0 else "")

@@ -48,6 +48,14 @@ def _device(snapshot: Snapshot, device: DeviceSnapshot, told: Told, ledger: Ledg
     enter_device(snapshot, device, history, phases, labelled.assumed_activations, ledger)
     count, listed = _unpaired(device, history, times)
     checked, disagree = _checked(device)
+    if disagree:
+        ledger.add(
+            "snapshot-segments-disagree",
+            "repair",
+            f"segments of device {device.device} whose active bytes are not those of their blocks: the blocks"
+            " are taken as true",
+            count=disagree,
+        )
     about = About(
         source="snapshot",
         rank=snapshot.rank,

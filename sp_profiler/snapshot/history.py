@@ -57,7 +57,7 @@ class History:
     freed_twice: Ints  # positions of frees of an address that was free already
     lost: int  # blocks without a free that are not there at the end
     appeared: int  # blocks at the end whose address was freed last
-    sizes_differ: int  # blocks whose size at the end is another than when they were allocated
+    sizes_differ: int  # blocks of another size at the end, or at their free, than when they were allocated
     usable: bool  # False: allocations or frees were not recorded, so that only the end is known
 
     def __len__(self) -> int:
@@ -152,6 +152,11 @@ def _joined(device: DeviceSnapshot, groups: _Groups | None, count: int, usable: 
     lost = vanished & ~was_requested
     death[lost] = np.maximum(count - 1, groups.head[lost])
     sizes, held, differ = _sizes(events.size[groups.head], address, ends, device)
+    freed_size = np.append(events.size, NONE)[np.where(was_completed, groups.completed, groups.requested)]
+    # A free may tell what the allocator held instead: that is more, and a multiple of its rounding.
+    as_held = (freed_size > sizes) & (freed_size % ROUNDING == 0)
+    contradicts = groups.is_made & (freed_size != NONE) & (freed_size != sizes) & ~as_held
+    differ += int(contradicts.sum())
     made = np.where(groups.is_made, events.stack[groups.head], NONE)
     made = np.where(made == NONE, np.append(end.stack, NONE)[ends], made)
     birth = np.where(groups.is_made, groups.head, BEFORE)

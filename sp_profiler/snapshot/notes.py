@@ -83,7 +83,8 @@ def _enter_history(where: str, device: DeviceSnapshot, history: History, ledger:
         ledger.add(
             "snapshot-contradicts",
             "repair",
-            f"the history of {where} and what it held at the end differ: what it held is taken as true",
+            f"the history of {where} contradicts itself, or what it held at the end: the end is taken as"
+            " true, and of blocks freed before it their allocation",
             count=history.lost + history.appeared + history.sizes_differ,
         )
     times = device.events.time_us

@@ -243,7 +243,9 @@ class Extraction:
             raise Refused("shape", "list")
         self.add_segments(segments)
         for device, trace in enumerate(traces or ()):
-            if isinstance(trace, (list, tuple)) and trace:
+            if not isinstance(trace, (list, tuple)):
+                self.events.malformed += 1
+            elif trace:
                 self.traces += 1
                 self.add_trace(device, trace)
         self.add_annotations(root.get("external_annotations"))
@@ -275,6 +277,8 @@ class Extraction:
             blocks = segment.get("blocks")
             if added and isinstance(blocks, (list, tuple)):
                 self.add_blocks(number, self.segments.columns["address"][number], blocks)
+            elif added:
+                self.blocks.malformed += 1
 
     def add_blocks(self, segment: int, address: int, blocks: Any) -> None:
         """The blocks of a segment, laid end to end where they tell no address."""
@@ -395,8 +399,20 @@ def load(source: BinaryIO, inflated_bytes: int) -> tuple[Any, bool]:
     if first[:4] == b"PK\x03\x04":
         raise Refused("zip")
     gc.disable()  # only acyclic data can matter here, and collecting over millions of dicts takes minutes
-    root = PlainUnpickler(stream, encoding="utf-8", errors="replace").load()
+    try:
+        root = PlainUnpickler(stream, encoding="utf-8", errors="replace").load()
+    except (Refused, MemoryError):
+        raise
+    except Exception:
+        if is_pickle(first):
+            raise
+        raise Refused("no-pickle") from None
     return root, bool(stream.read(1))
+
+
+def is_pickle(head: bytes) -> bool:
+    """Whether a file that begins so is meant as a pickle: of protocol 2 to 5, or of the older ones."""
+    return (head[:1] == b"\x80" and head[1:2] <= b"\x05") or head[:1] in (b"(", b"]", b"}")
 
 
 def refusal(error: BaseException) -> dict[str, Any]:
@@ -407,8 +423,6 @@ def refusal(error: BaseException) -> dict[str, Any]:
         return {"refused": "memory", "detail": ""}
     if isinstance(error, EOFError) or "truncated" in str(error) or "exhausted" in str(error):
         return {"refused": "truncated", "detail": ""}
-    if isinstance(error, pickle.UnpicklingError) and "invalid load key" in str(error):
-        return {"refused": "no-pickle", "detail": ""}
     return {"refused": "broken", "detail": f"{type(error).__name__}"}
 
 

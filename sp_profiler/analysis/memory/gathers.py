@@ -117,7 +117,7 @@ class Allocations:
     time_ns: Int64
     bytes: Int64
     death_ns: Int64  # the largest int64 for what is never freed
-    bare: Bool  # made by an operator that only allocates, called from no other aten operator
+    bare: Bool  # made by an operator that only allocates, called from no other aten operator or collective
 
 
 def match_buffers(cpu: CpuSide, launches: Launches, made: Allocations) -> Int64:

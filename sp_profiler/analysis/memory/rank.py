@@ -290,7 +290,7 @@ def _buffers(rank: _Rank, events: DeviceEvents, pairs: Pairs, moments: _Moments,
             time_ns=events.time_ns[pairs.birth[made]],
             bytes=pairs.bytes[made],
             death_ns=times[np.where(pairs.free_missing[made], len(events), pairs.death[made])],
-            bare=(operator != maker) & ~called,
+            bare=(operator != maker) & ~called & (rank.inside[at[made]] == NONE),
         ),
     )
     launch = np.full(len(pairs), NONE, dtype=np.int64)
