@@ -89,7 +89,8 @@ def test_the_walk_back_finds_what_was_true(
     if count:
         assert live_bytes(history, history.bytes)[1].tolist() == device.live[-count:]
         reserved = reserved_bytes(one)
-        assert reserved is not None and reserved.tolist() == device.reserved[-count:]
+        assert reserved is not None
+        assert reserved.tolist() == device.reserved[-count:]
         assert history.lost == history.appeared == history.sizes_differ == 0
     _check_layouts(device, one, history, count)
 
