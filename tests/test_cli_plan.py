@@ -88,7 +88,7 @@ def test_one_format_in_one_file_that_is_not_overwritten(
         (["--bandwidth", "10e9"], "--flops, --latency are missing"),
         (["--layers", "0"], "--layers is 0, expected a whole number of at least 1"),
         (["--format", "html"], "--format html needs -o OUT"),
-        (["--json", "-o", "x"], "--json prints one plan to the screen"),
+        (["--json", "-o", "x"], "--json prints to the screen"),
         (["--format", "json", "markdown"], "several formats need -o DIR"),
         (["-o", "x"], "-o OUT needs --format"),
     ],

@@ -12,9 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sp_profiler.cli.baseline import load_baseline
-from sp_profiler.cli.options import add_format, add_reading, add_window, reading, window_rule
+from sp_profiler.cli.options import add_reading, add_window, reading, window_rule
+from sp_profiler.cli.output import (
+    add_output,
+    formats_of,
+    prints_text,
+    refuse_file_for_folder,
+    refuse_folders_of,
+    settle_output,
+)
 from sp_profiler.errors import EXIT_OK, InputError, SpProfilerError, UsageError
-from sp_profiler.files import refuse_unwritable
 from sp_profiler.ledger import LedgerEntry, refused_by_strict
 
 if TYPE_CHECKING:
@@ -22,11 +29,6 @@ if TYPE_CHECKING:
     from sp_profiler.analysis.steps import WindowRule
     from sp_profiler.report.model import Report
     from sp_profiler.trace.tables import RunFiles
-
-TEXT_FORMATS = ("json", "markdown")
-FILE_ENDINGS = (".html", ".json", ".md", ".csv", ".parquet")
-SCREEN = ("-", "/dev/stdout")
-"""Names that as `-o` mean what leaving it out means."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -51,11 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--strict", action="store_true", help="refuse (exit 3) files with losses or repairs")
     add_reading(parser)
-    output = parser.add_argument_group("output")
-    add_format(output, "files to write; several at once with -o DIR")
-    output.add_argument("-o", "--out", metavar="OUT", help="file (one run, one format), or folder")
-    output.add_argument("--force", action="store_true", help="overwrite what exists")
-    output.add_argument("--json", action="store_true", help="print the report as JSON")
+    add_output(parser, "report")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -64,9 +62,7 @@ def run(args: argparse.Namespace) -> int:
     from sp_profiler.report.format import visible
     from sp_profiler.trace.find import find_runs
 
-    if args.out in SCREEN:
-        args.out = None
-    refuse_contradictions(args)
+    settle_output(args)
     if memory.takes(args.paths):
         return memory.show_snapshots(args)
     rule = window_rule(args.window, args.steps)
@@ -111,25 +107,6 @@ def distinct(runs: list[RunFiles]) -> list[RunFiles]:
     return named
 
 
-def refuse_contradictions(args: argparse.Namespace) -> None:
-    """UsageError for output options that cannot be meant together, whatever is analysed."""
-    formats = formats_of(args)
-    if args.json and args.out is not None:
-        raise UsageError("--json prints to the screen: use --format json with -o")
-    if args.json and set(args.formats) - {"json"}:
-        raise UsageError(f"--json prints one report and goes with no --format {' '.join(args.formats)}")
-    if args.out == "":
-        raise UsageError("-o is empty: name a file or a folder")
-    if args.out is None:
-        silent = [one for one in formats if one not in TEXT_FORMATS]
-        if silent:
-            raise UsageError(f"--format {' '.join(silent)} needs -o OUT to be written to")
-        if len(formats) > 1:
-            raise UsageError("several formats need -o DIR to be written to")
-    elif not formats:
-        raise UsageError("-o OUT needs --format, such as --format json html")
-
-
 def _places(args: argparse.Namespace, runs: list[RunFiles]) -> list[Path | None]:
     """Where each run's files go, refusing before the work what would be refused after it."""
     from sp_profiler.report.comparison import DATA, PAGE
@@ -142,28 +119,17 @@ def _places(args: argparse.Namespace, runs: list[RunFiles]) -> list[Path | None]
     out = Path(args.out)
     if is_one_file(args.out, formats, len(runs)):
         places, files = [out], [out]
-    elif (out.exists() and not out.is_dir()) or named_as_file(args.out):
-        what = f"{counted(len(runs), 'run')} as {', '.join(formats)}"
-        is_one = "is a file" if out.exists() else "names a file"
-        raise UsageError(f"{out} {is_one}, but {what} {'need' if len(runs) > 1 else 'needs'} a folder")
-    elif len(runs) == 1:
-        places, files = [out], [out / name for name in file_names(formats)]
     else:
-        places = [out / run.name for run in runs]
+        what = f"{counted(len(runs), 'run')} as {', '.join(formats)}"
+        refuse_file_for_folder(out, args.out, f"{what} {'need' if len(runs) > 1 else 'needs'}")
+        places = [out] if len(runs) == 1 else [out / run.name for run in runs]
         files = [place / name for place in places for name in file_names(formats)]
-        files += [out / PAGE, out / DATA]
+        if len(runs) > 1:
+            files += [out / PAGE, out / DATA]
     refuse_existing(files, args.force)
     _refuse_traces(files, runs)
-    # into a pipe or a device, which exists and is no file, is written as it is
-    for folder in dict.fromkeys(file.parent for file in files if file.is_file() or not file.exists()):
-        refuse_unwritable(folder)
+    refuse_folders_of(files)
     return list(places)
-
-
-def named_as_file(out: str) -> bool:
-    """Whether it looks like one of our files (`demo.html`): no folder, and not meant as one (`x/`)."""
-    is_folder = out.endswith("/") or Path(out).is_dir()
-    return not is_folder and Path(out).suffix.lower() in FILE_ENDINGS
 
 
 def _refuse_traces(files: Iterable[Path], runs: Iterable[RunFiles]) -> None:
@@ -172,10 +138,6 @@ def _refuse_traces(files: Iterable[Path], runs: Iterable[RunFiles]) -> None:
     for file in files:
         if os.path.realpath(file) in traces:
             raise UsageError(f"{file} is a trace to be analysed: choose another name for the report")
-
-
-def formats_of(args: argparse.Namespace) -> list[str]:
-    return list(dict.fromkeys(["json"] if args.json else args.formats))
 
 
 def _with_critical_path(report: Report) -> Report:
@@ -213,8 +175,7 @@ def _warn(report: Report) -> None:
 
 def _shows_ledger(args: argparse.Namespace) -> bool:
     """Whether a run's ledger is printed where stderr goes too, so that a warning would say it twice."""
-    prints_text = bool(formats_of(args)) and args.out is None
-    return not prints_text and sys.stdout.isatty() and sys.stderr.isatty()
+    return not prints_text(args) and sys.stdout.isatty() and sys.stderr.isatty()
 
 
 def _refuse(files: RunFiles, entries: Iterable[LedgerEntry]) -> None:

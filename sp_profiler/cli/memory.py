@@ -10,9 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sp_profiler.cli.options import add_format, add_reading, reading
+from sp_profiler.cli.options import add_reading, reading
+from sp_profiler.cli.output import (
+    add_output,
+    formats_of,
+    prints_text,
+    refuse_file_for_folder,
+    refuse_folders_of,
+    settle_output,
+)
 from sp_profiler.errors import EXIT_OK, InputError, SpProfilerError, UsageError
-from sp_profiler.files import refuse_unwritable
 from sp_profiler.ledger import Ledger, LedgerEntry, refused_by_strict
 
 if TYPE_CHECKING:
@@ -41,20 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--strict", action="store_true", help="refuse (exit 3) files with losses or repairs")
     add_reading(parser)
-    output = parser.add_argument_group("output")
-    add_format(output, "files to write; several at once with -o DIR")
-    output.add_argument("-o", "--out", metavar="OUT", help="file (one run, one format), or folder")
-    output.add_argument("--force", action="store_true", help="overwrite what exists")
-    output.add_argument("--json", action="store_true", help="print the section as JSON")
+    add_output(parser, "section")
 
 
 def run(args: argparse.Namespace) -> int:
     """Show the memory of every run that the paths hold; returns the worst exit code."""
-    from sp_profiler.cli.analyze import SCREEN, refuse_contradictions
-
-    if args.out in SCREEN:
-        args.out = None
-    refuse_contradictions(args)
+    settle_output(args)
     return show(args, "memory")
 
 
@@ -180,7 +179,7 @@ def _snapshots(paths: Sequence[str]) -> tuple[list[MemoryFigures], tuple[LedgerE
 
 def _places(args: argparse.Namespace, sources: Sequence[Source]) -> list[Path | None]:
     """Where each section's files go, refusing before the work what would be refused after it."""
-    from sp_profiler.cli.analyze import formats_of, named_as_file
+    from sp_profiler.report.format import counted
     from sp_profiler.report.memory_save import file_names, is_one_file
     from sp_profiler.report.save import refuse_existing
 
@@ -192,11 +191,9 @@ def _places(args: argparse.Namespace, sources: Sequence[Source]) -> list[Path | 
     out = Path(args.out)
     if is_one_file(args.out, formats, len(sources)):
         places, files = [out], [out]
-    elif (out.exists() and not out.is_dir()) or named_as_file(args.out):
-        raise UsageError(
-            f"{out} {'is' if out.exists() else 'names'} a file, but these formats or runs need a folder"
-        )
     else:
+        what = f"{counted(len(sources), 'run')} as {', '.join(formats)}"
+        refuse_file_for_folder(out, args.out, f"{what} {'need' if len(sources) > 1 else 'needs'}")
         places = [out] if len(sources) == 1 else [out / source.name for source in sources]
         files = [place / name for place in places for name in file_names(formats)]
     refuse_existing(files, args.force)
@@ -204,13 +201,11 @@ def _places(args: argparse.Namespace, sources: Sequence[Source]) -> list[Path | 
     for file in files:
         if os.path.realpath(file) in inputs:
             raise UsageError(f"{file} is to be read: choose another name for what is written")
-    for folder in dict.fromkeys(file.parent for file in files if file.is_file() or not file.exists()):
-        refuse_unwritable(folder)
+    refuse_folders_of(files)
     return list(places)
 
 
 def _write(section: Section, args: argparse.Namespace, place: Path | None) -> None:
-    from sp_profiler.cli.analyze import formats_of
     from sp_profiler.report.memory_save import render
     from sp_profiler.report.save import write
 
@@ -229,10 +224,9 @@ def _write(section: Section, args: argparse.Namespace, place: Path | None) -> No
 
 def _warn(section: Section, command: str, args: argparse.Namespace) -> None:
     """Losses and repairs, on stderr, unless the same terminal shows the whole ledger."""
-    from sp_profiler.cli.analyze import formats_of, sentence
+    from sp_profiler.cli.analyze import sentence
 
-    prints_text = bool(formats_of(args)) and args.out is None
-    if not prints_text and sys.stdout.isatty() and sys.stderr.isatty():
+    if not prints_text(args) and sys.stdout.isatty() and sys.stderr.isatty():
         return
     for entry in refused_by_strict(section.ledger):
         print(f"sp-profile {command}: {sentence(entry)}", file=sys.stderr)
@@ -240,14 +234,12 @@ def _warn(section: Section, command: str, args: argparse.Namespace) -> None:
 
 def _print(sections: Sequence[Section], args: argparse.Namespace) -> None:
     """Each section on the terminal, or as the text format that was asked for without a file."""
-    from sp_profiler.cli.analyze import formats_of
     from sp_profiler.report.memory_save import render
     from sp_profiler.report.memory_terminal import render_terminal
 
-    formats = formats_of(args)
     for place, one in enumerate(sections):
-        if args.out is None and formats:
-            (text,) = render(one.memory, one.name, one.ledger, formats[0]).values()
+        if prints_text(args):
+            (text,) = render(one.memory, one.name, one.ledger, formats_of(args)[0]).values()
             sys.stdout.write(text if isinstance(text, str) else text.decode("utf-8"))
             continue
         if place:

@@ -7,16 +7,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sp_profiler.cli.options import FORMATS, add_format, add_many
-from sp_profiler.errors import EXIT_OK, UsageError
+from sp_profiler.cli.options import FORMATS, add_many
+from sp_profiler.cli.output import add_output, refuse_file_for_folder, refuse_folders_of, settle_output
+from sp_profiler.errors import EXIT_OK
 
 if TYPE_CHECKING:
     from sp_profiler.planning.model import Plan
     from sp_profiler.planning.request import PlanRequest
 
-TEXT_FORMATS = ("json", "markdown")
 SINGLE_FILE = {"json": "plan.json", "html": "plan.html", "markdown": "plan.md"}
-SCREEN = ("-", "/dev/stdout")
 
 MANY_NUMBERS = {
     "--layers": "decoder blocks (2)",
@@ -76,18 +75,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     for flag, (unit, text) in RATES.items():
         times.add_argument(flag, type=float, metavar=unit, help=text)
-    output = parser.add_argument_group("output")
-    add_format(output, "files to write; several at once with -o DIR")
-    output.add_argument("-o", "--out", metavar="OUT", help="file (one format), or folder")
-    output.add_argument("--force", action="store_true", help="overwrite what exists")
-    output.add_argument("--json", action="store_true", help="print the plan as JSON")
+    add_output(parser, "plan", "one format")
 
 
 def run(args: argparse.Namespace) -> int:
     """Plan, write, print; returns the exit code."""
-    if args.out in SCREEN:
-        args.out = None
-    formats = _formats(args)
+    formats = settle_output(args)
     files = _files(args, formats)
     request = request_of(args)
     plan = _build(request)
@@ -128,29 +121,8 @@ def _build(request: PlanRequest) -> Plan:
         )
 
 
-def _formats(args: argparse.Namespace) -> list[str]:
-    """The formats asked for; UsageError for output options that cannot be meant together."""
-    formats = list(dict.fromkeys(args.formats))
-    if args.json and (args.out is not None or set(formats) - {"json"}):
-        raise UsageError("--json prints one plan to the screen: use --format json with -o")
-    if args.json:
-        return ["json"]
-    if args.out == "":
-        raise UsageError("-o is empty: name a file or a folder")
-    if args.out is not None and not formats:
-        raise UsageError("-o OUT needs --format, such as --format json html")
-    if args.out is None:
-        silent = [one for one in formats if one not in TEXT_FORMATS]
-        if silent:
-            raise UsageError(f"--format {' '.join(silent)} needs -o OUT to be written to")
-        if len(formats) > 1:
-            raise UsageError("several formats need -o DIR to be written to")
-    return formats
-
-
 def _files(args: argparse.Namespace, formats: list[str]) -> dict[Path, tuple[str, str]]:
     """The files to be written, each with its format and its name in a folder; refused before the work."""
-    from sp_profiler.files import refuse_unwritable
     from sp_profiler.report.planned.tables import TABLES
     from sp_profiler.report.save import is_one_file, refuse_existing
 
@@ -160,14 +132,12 @@ def _files(args: argparse.Namespace, formats: list[str]) -> dict[Path, tuple[str
     if is_one_file(args.out, formats, 1):
         files = {out: (formats[0], SINGLE_FILE[formats[0]])}
     else:
-        if out.exists() and not out.is_dir():
-            raise UsageError(f"{out} is a file, but {', '.join(formats)} need a folder")
+        refuse_file_for_folder(out, args.out, f"a plan as {', '.join(formats)} needs")
         files = {out / SINGLE_FILE[one]: (one, SINGLE_FILE[one]) for one in formats if one in SINGLE_FILE}
         tables = [one for one in formats if one not in SINGLE_FILE]
         files |= {out / f"{table}.{one}": (one, table) for one in tables for table in TABLES}
     refuse_existing(list(files), args.force)
-    for folder in dict.fromkeys(path.parent for path in files if path.is_file() or not path.exists()):
-        refuse_unwritable(folder)
+    refuse_folders_of(files)
     return files
 
 
