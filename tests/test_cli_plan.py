@@ -7,17 +7,25 @@ import io
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+from plan_helpers import executions_shared
 
 from sp_profiler.cli.main import main
 from sp_profiler.report.planned.json import SCHEMA_PATH
 
 SIZES = ("--seq-len", "64", "--hidden", "96", "--heads", "8", "--kv-heads", "4", "--vocab", "72")
 TIMES = ("--flops", "1e12", "--bandwidth", "1e9", "--latency", "5e-6", "--memory-bandwidth", "1e11")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _executed_once() -> Iterator[None]:
+    with executions_shared():
+        yield
 
 
 def plan(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

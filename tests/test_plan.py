@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import jsonschema
 import pytest
 import torch
+from plan_helpers import execute_anew, executions_shared
 from torch import Tensor
 
 import sp_profiler
@@ -42,6 +44,12 @@ def of(plan: Plan, label: str, **sizes: int) -> Scheme:
 def difference(plan: Plan, label: str, layers: int) -> Difference:
     (found,) = [one for one in plan.differences if one.label == label and one.layers == layers]
     return found
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _executed_once() -> Iterator[None]:
+    with executions_shared():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +143,7 @@ def saves_full_x(
 
 def test_a_broken_schedule_changes_the_plan_and_not_the_formula(monkeypatch: pytest.MonkeyPatch) -> None:
     right = of(sp_profiler.plan(modes="sp", save="shard", layers=8, **SMALL), "SP recompute")
+    execute_anew(monkeypatch)
     monkeypatch.setattr(sequence_parallel.ColumnFunction, "forward", staticmethod(saves_full_x))
     plan = sp_profiler.plan(modes="sp", save="shard", layers=8, **SMALL)
     broken = of(plan, "SP recompute")
@@ -150,6 +159,7 @@ def test_a_broken_schedule_changes_the_plan_and_not_the_formula(monkeypatch: pyt
 def test_what_is_kept_past_autograd_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """full_x on `ctx` is no saved tensor, but it lives."""
     right = of(sp_profiler.plan(modes="sp", save="shard", layers=8, **SMALL), "SP recompute")
+    execute_anew(monkeypatch)
     monkeypatch.setattr(sequence_parallel.ColumnFunction, "forward", staticmethod(keeps_full_x))
     plan = sp_profiler.plan(modes="sp", save="shard", layers=8, **SMALL)
     broken = of(plan, "SP recompute")
@@ -281,7 +291,8 @@ def test_one_sentence_says_what_cannot_be(asked: dict[str, Any], said: str) -> N
     assert "\n" not in str(refusal.value)
 
 
-def test_not_in_a_process_group() -> None:
+def test_not_in_a_process_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    execute_anew(monkeypatch)
     torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=torch.distributed.HashStore())
     try:
         with pytest.raises(UsageError, match="in a process group"):

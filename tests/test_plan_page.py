@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from browser_helpers import Page, chromium, find_chromium
+from plan_helpers import executions_shared
 
 import sp_profiler
 from sp_profiler.planning.model import Plan
@@ -17,9 +18,9 @@ SIZES = {"seq_len": 64, "hidden": 96, "heads": 8, "kv_heads": 4, "vocab": 72}
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    return sp_profiler.plan(
-        **SIZES, layers=(1, 2, 3), flops=1e12, bandwidth=1e9, latency=5e-6, memory_bandwidth=1e11
-    )
+    rates = {"flops": 1e12, "bandwidth": 1e9, "latency": 5e-6, "memory_bandwidth": 1e11}
+    with executions_shared():
+        return sp_profiler.plan(**SIZES, layers=(1, 2, 3), **rates)
 
 
 @pytest.fixture(scope="module")
