@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from memory_report_helpers import PARAMETERS, F, figures_of, make_blocks, make_memory, saved_of
 
+from sp_profiler.analysis.memory.blocks import FREED_UNSEEN
 from sp_profiler.analysis.memory.kept import kept_blocks, top_border
 from sp_profiler.analysis.memory.reconcile import Difference, differences
 from sp_profiler.analysis.memory.results import MemoryFigures, SavedPart
@@ -99,6 +100,16 @@ def test_the_peak_is_said_with_what_it_is_made_of() -> None:
     assert sum(parts.values()) == memory.peak_bytes
     text = sentences(memory)[1]
     assert text.startswith("Memory peaks at 264.0 MiB on rank 0 in backward of step 1: 120.0 MiB parameters")
+
+
+def test_the_peak_says_what_of_it_is_free() -> None:
+    """On CPU torch goes on counting what gloo's threads free."""
+    memory = make_memory()
+    (top, *rest) = memory.ranks
+    unseen = replace(top, peak_by_operator={**(top.peak_by_operator or {}), FREED_UNSEEN: 3 << 20})
+    text = sentences(replace(memory, ranks=[unseen, *rest]))[1]
+    assert text.endswith("; 3.00 MiB of it are free: torch goes on counting what threads free unprofiled.")
+    assert "are free" not in sentences(memory)[1]
 
 
 def test_measured_and_theory_are_compared_to_the_byte() -> None:

@@ -180,6 +180,18 @@ def test_side_by_side_says_what_the_family_differs_by() -> None:
         assert part in markdown.render_comparison(runs, "demo")
 
 
+def test_peaks_are_compared_by_what_lives_in_a_step() -> None:
+    """What the allocator counts on CPU depends on which thread frees: tensors tell the runs apart."""
+    runs = four_runs()
+    assert "Peak of tensors" not in [label for label, *_ in memory_compare.side_by_side(runs).columns]
+    first, *rest = runs
+    assert first.memory is not None
+    saved = [replace(saved_of(rank), peak_bytes=30 * F + rank) for rank in (0, 1)]
+    table = memory_compare.side_by_side([replace(first, memory=replace(first.memory, saved=saved)), *rest])
+    assert table.columns[2][0] == "Peak of tensors"
+    assert [row[2] for row in table.rows if row[2] is not None] == [30 * F + 1]
+
+
 def test_the_comparison_for_programs_has_the_same_figures() -> None:
     runs = four_runs()
     told = {one["name"]: one["memory"] for one in json.loads(comparison.render(runs, "json"))["runs"]}

@@ -15,6 +15,7 @@ from sp_profiler.report.model import Report
 from sp_profiler.report.view_ranks import Listing
 
 MOST_ROWS = 12
+_OF_TENSORS = 2  # place of its column
 _SAME = 0.001  # of the larger: less is rounding and small buffers
 
 
@@ -41,6 +42,7 @@ def side_by_side(reports: Sequence[Report]) -> Listing:
             [
                 run_label(report),
                 None if memory is None else memory.peak_bytes,
+                None if memory is None else _peak_of_tensors(memory),
                 None if border is None else border.bytes,
                 None if border is None else border.by_category.get("activation", 0),
                 None if border is None else border.by_category.get("communication", 0),
@@ -52,6 +54,7 @@ def side_by_side(reports: Sequence[Report]) -> Listing:
     columns = (
         ("Run", "text", ""),
         ("Peak", "bytes", ""),
+        ("Peak of tensors", "bytes", ""),
         ("Kept for backward", "bytes", ""),
         ("Activations", "bytes", ""),
         ("Gathered", "bytes", ""),
@@ -59,12 +62,20 @@ def side_by_side(reports: Sequence[Report]) -> Listing:
         ("By theory", "bytes", ""),
         ("Difference", "bytes", ""),
     )
+    if not any(row[_OF_TENSORS] for row in rows):
+        columns = (*columns[:_OF_TENSORS], *columns[_OF_TENSORS + 1 :])
+        rows = [[*row[:_OF_TENSORS], *row[_OF_TENSORS + 1 :]] for row in rows]
     note = (
-        "Of the rank with most. Kept for backward: blocks alive at the border of forward and backward and "
-        "freed in backward, by the trace; gathered: the part born in collectives. By hooks: saved tensors, "
-        "beside the closed form."
+        "Of the rank with most. Peak: as the allocator counts it in the trace, on CPU without parameters and "
+        "with what unprofiled threads freed; peak of tensors: of all that live in a step, by their storages. "
+        "Kept for backward: blocks alive at the border of forward and backward and freed in backward, by the "
+        "trace; gathered: the part born in collectives. By hooks: saved tensors, beside the closed form."
     )
     return Listing("memory-runs", "Memory side by side", columns, rows, note)
+
+
+def _peak_of_tensors(memory: Memory) -> int | None:
+    return max((one.peak_bytes for one in memory.saved if one.peak_bytes is not None), default=None)
 
 
 def _modules(memory: Memory) -> dict[str, int]:
@@ -84,6 +95,7 @@ def summary(report: Report) -> dict[str, Any] | None:
         return None
     return {
         "peak_bytes": memory.peak_bytes,
+        "peak_of_tensors_bytes": _peak_of_tensors(memory),
         "peak_by_category": memory.peak_by_category,
         "across_border_bytes": None if border is None else border.bytes,
         "across_border_by_category": None if border is None else border.by_category,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
+from sp_profiler.analysis.memory.blocks import FREED_UNSEEN
 from sp_profiler.analysis.memory.from_blocks import ROUNDED
 from sp_profiler.analysis.memory.kept import keeps_most, kept_blocks, top_border
 from sp_profiler.analysis.memory.results import (
@@ -130,7 +131,11 @@ def _peak(memory: Memory) -> str:
     above = " above what was there when the recording began" if at.is_relative else ""
     text = f"Memory peaks at {size(peak)}{above} on {where}{when}"
     parts = _largest(at.peak_by_category or {}, CATEGORY_NAMES)
-    return f"{text}: {parts}." if parts else f"{text}."
+    text = f"{text}: {parts}" if parts else text
+    unseen = (at.peak_by_operator or {}).get(FREED_UNSEEN, 0)
+    if unseen:
+        text += f"; {size(unseen)} of it are free: torch goes on counting what threads free unprofiled"
+    return f"{text}."
 
 
 def _largest(by: Mapping[str, int], names: Mapping[str, str]) -> str:
