@@ -1,7 +1,7 @@
 """The one way to a collective: launches it, marks it for the profiler and records it.
 
 Nothing else in `workloads` calls `torch.distributed` for data. All collectives work along the first
-dimension of contiguous tensors and sum where they reduce.
+dimension of contiguous tensors and sum where they reduce. A shift around a ring (send_recv) counts as one.
 """
 
 from __future__ import annotations
@@ -44,13 +44,14 @@ class Intent:
     """The computation of the same module that should hide it, also where the schedule does not try."""
 
 
-def activation_intent(site: Site) -> Intent:
-    """Of a collective in a linear's forward, whose result every computation there needs.
+def forward_phase() -> str:
+    """The phase of what a forward does: one that a checkpoint repeats belongs to the backward that asked."""
+    return "backward" if _current_graph_task() != -1 else "forward"
 
-    A forward that a checkpoint repeats belongs to the backward that asked for it.
-    """
-    in_backward = _current_graph_task() != -1
-    return Intent(site, "activation", "backward" if in_backward else "forward")
+
+def activation_intent(site: Site) -> Intent:
+    """Of a collective in a linear's forward, whose result every computation there needs."""
+    return Intent(site, "activation", forward_phase())
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,9 @@ class Call:
     purpose: str
     partner: str | None
     phase: str
+    src: int | None = None
+    """Of a send_recv: the global ranks it receives from and sends to."""
+    dst: int | None = None
 
 
 class Work(Protocol):
@@ -86,6 +90,39 @@ class Transport:
 
     def reduce_scatter(self, output: Tensor, source: Tensor, group: Any, is_async: bool) -> Work | None:
         return _reduce_scatter(output, source, group=group, async_op=is_async)
+
+    def all_to_all(self, output: Tensor, source: Tensor, group: Any, is_async: bool) -> Work | None:
+        return dist.all_to_all_single(output, source, group=group, async_op=is_async)
+
+    def send_recv(self, output: Tensor, source: Tensor, group: Any, is_async: bool) -> Work | None:
+        """Everything to the next rank of the group, in exchange for everything of the one before.
+
+        On NCCL a batch, because a bare send that waits for its peer's receive can deadlock. Elsewhere an
+        all-to-all in which the others get nothing: gloo's sends run from post to wait on the calling
+        thread, which says nothing of the transfer; its all-to-all runs on a thread of its own.
+        """
+        ranks = dist.get_process_group_ranks(group)
+        place = ranks.index(dist.get_rank())
+        before, following = (place - 1) % len(ranks), (place + 1) % len(ranks)
+        if dist.get_backend(group) == dist.Backend.NCCL:
+            sending = dist.P2POp(dist.isend, source, ranks[following], group)
+            receiving = dist.P2POp(dist.irecv, output, ranks[before], group)
+            batch = Batch(dist.batch_isend_irecv([sending, receiving]))
+            return batch if is_async else batch.wait()
+        sent, received = [0] * len(ranks), [0] * len(ranks)
+        sent[following], received[before] = len(source), len(output)
+        return dist.all_to_all_single(output, source, received, sent, group=group, async_op=is_async)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Several operations that are waited for together."""
+
+    works: Sequence[Work]
+
+    def wait(self) -> None:
+        for work in self.works:
+            work.wait()
 
 
 class Pending:
@@ -108,8 +145,18 @@ class Pending:
         return self._output
 
 
+@dataclass(frozen=True)
+class Complete:
+    """The result of a collective that was waited for where it was launched."""
+
+    output: Tensor
+
+    def wait(self) -> Tensor:
+        return self.output
+
+
 class Communicator:
-    """One process group. `run` is synchronous, `start` asynchronous; both take one of three ops.
+    """One process group. `run` is synchronous, `start` asynchronous; both take one of five ops.
 
     ============== ==================== ====================
     op             input                result
@@ -117,6 +164,8 @@ class Communicator:
     all_reduce     [n, ...]             [n, ...], in place
     all_gather     [n, ...]             [n * size, ...]
     reduce_scatter [n, ...]             [n / size, ...]
+    all_to_all     [n, ...]             [n, ...], part i of every rank on rank i, in the order of ranks
+    send_recv      [n, ...]             [n, ...], what the rank before had: a shift to the next rank
     ============== ==================== ====================
     """
 
@@ -160,17 +209,24 @@ class Communicator:
             work = getattr(self._transport, op)(output, source, self._group, True)
         return Pending(work, output, source, call)
 
+    def launch(self, comm: str, op: str, source: Tensor, intent: Intent) -> Pending | Complete:
+        """`start` where `comm` is async, `run` where it is sync; either way `wait` gives the result."""
+        if comm == "async":
+            return self.start(op, source, intent)
+        return Complete(self.run(op, source, intent))
+
     def _output(self, op: str, source: Tensor) -> Tensor:
         if op == "all_reduce":
             return source
         length = source.shape[0]
-        if op == "reduce_scatter" and length % self.size:
-            raise ValueError(f"{length} rows cannot be scattered over the {self.size} ranks of {self.key}")
-        rows = length * self.size if op == "all_gather" else length // self.size
+        if op in ("reduce_scatter", "all_to_all") and length % self.size:
+            raise ValueError(f"{length} rows cannot be divided over the {self.size} ranks of {self.key}")
+        rows = {"all_gather": length * self.size, "reduce_scatter": length // self.size}.get(op, length)
         return source.new_empty(rows, *source.shape[1:])
 
     def _record(self, op: str, source: Tensor, intent: Intent, *, is_async: bool) -> Call:
         copies = self.size if op == "all_gather" else 1
+        is_shift = op == "send_recv"
         call = Call(
             op=op,
             group=self.key,
@@ -183,6 +239,8 @@ class Communicator:
             purpose=intent.purpose,
             partner=intent.partner,
             phase=intent.phase,
+            src=self.ranks[self.rank - 1] if is_shift else None,
+            dst=self.ranks[(self.rank + 1) % self.size] if is_shift else None,
         )
         self._next_seq += 1
         self.calls.append(call)
@@ -193,6 +251,17 @@ def new_communicator(description: str, ranks: Sequence[int]) -> Communicator:
     """A process group of its own, so that traces name it. Every rank of the world must call this."""
     group = dist.new_group(list(ranks), group_desc=description)
     return Communicator(description, ranks, dist.get_rank(), group)
+
+
+def own_communicator(description: str, groups: Sequence[Sequence[int]]) -> Communicator:
+    """A process group for each of `groups`, which divide the world's ranks, and the one of this rank.
+
+    Every rank of the world must call this, with the same groups.
+    """
+    rank = dist.get_rank()
+    made = [(ranks, dist.new_group(list(ranks), group_desc=description)) for ranks in groups]
+    (mine,) = [(ranks, group) for ranks, group in made if rank in ranks]
+    return Communicator(description, mine[0], rank, mine[1])
 
 
 def _comm_range(call: Call) -> Any:
@@ -207,6 +276,8 @@ def _comm_range(call: Call) -> Any:
         purpose=call.purpose,
         partner=call.partner,
         phase=call.phase,
+        src=call.src,
+        dst=call.dst,
         module=call.module,
         layer=call.layer,
     )

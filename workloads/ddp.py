@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from workloads.communication import Communicator, Intent, Pending, Site
-from workloads.layout import GradientReduction
+from workloads.communication import Communicator, Complete, Intent, Pending, Site
+from workloads.layout import GradientReduction, WholeSequence
 from workloads.linear import LocalLinear, Piece, Weighted
 
 
@@ -26,14 +26,20 @@ class Bucket:
     parameters: list[nn.Parameter]
     missing: int = 0
     """Gradients that backward still owes."""
-    pending: Pending | None = None
+    pending: Pending | Complete | None = None
 
 
 class BucketedAverage:
-    """Averages all gradients over the ranks; with several backwards per step, only in the last."""
+    """Averages all gradients over the ranks; with several backwards per step, only in the last.
 
-    def __init__(self, model: nn.Module, communicator: Communicator, bucket_bytes: float) -> None:
+    `comm`: async as above; sync waits for each bucket where it is launched.
+    """
+
+    def __init__(
+        self, model: nn.Module, communicator: Communicator, bucket_bytes: float, comm: str = "async"
+    ) -> None:
         self._communicator = communicator
+        self._comm = comm
         self._buckets = _fill_buckets(model, bucket_bytes)
         self._next = len(self._buckets)  # all launched: hooks do nothing until the last backward
         for bucket in self._buckets:
@@ -56,7 +62,7 @@ class BucketedAverage:
         flat = torch.cat([_gradient(parameter).flatten() for parameter in bucket.parameters])
         flat.div_(self._communicator.size)  # before the sum, which might overflow in f16
         intent = Intent(bucket.site, "param-grad", "backward")
-        bucket.pending = self._communicator.start("all_reduce", flat, intent)
+        bucket.pending = self._communicator.launch(self._comm, "all_reduce", flat, intent)
 
     def finish(self) -> None:
         for bucket in self._buckets:
@@ -90,16 +96,13 @@ def _fill_buckets(model: nn.Module, bucket_bytes: float) -> list[Bucket]:
     return buckets
 
 
-@dataclass(frozen=True)
-class DataParallel:
-    """The layout: nothing is divided but the data."""
+class UndividedLinears:
+    """For layouts in which every rank has each linear whole."""
 
-    communicator: Communicator
-    bucket_bytes: float
     device: torch.device
     dtype: torch.dtype
-    model_parts: int = 1
-    model_part: int = 0
+    model_parts = 1
+    model_part = 0
 
     def column(self, site: Site, pieces: Sequence[Piece]) -> Weighted:
         return LocalLinear(site, pieces, 1, self.device, self.dtype, saved_term="column-input")
@@ -115,6 +118,16 @@ class DataParallel:
 
     def leave(self, x: Tensor, site: Site) -> Tensor:
         return x
+
+
+@dataclass(frozen=True)
+class DataParallel(UndividedLinears, WholeSequence):
+    """The layout: nothing is divided but the data."""
+
+    communicator: Communicator
+    bucket_bytes: float
+    device: torch.device
+    dtype: torch.dtype
 
     def gradient_reduction(self, model: nn.Module) -> GradientReduction:
         return BucketedAverage(model, self.communicator, self.bucket_bytes)

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
+from workloads.attention import attention_core
 from workloads.communication import Site
 from workloads.linear import Piece, Weighted
 
@@ -49,9 +50,27 @@ class Layout(Protocol):
         """From the residual stream to the full [S, B, H]."""
         ...
 
+    def own_tokens(self, x: Tensor) -> Tensor:
+        """Of something [S, ...] of the whole sequence what belongs to the tokens of this rank's model."""
+        ...
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, site: Site) -> Tensor:
+        """Causal attention over the whole sequence of this rank's q [S, B, a, d] and k, v [S, B, k, d]."""
+        ...
+
     def gradient_reduction(self, model: nn.Module) -> GradientReduction:
         """What is still to be summed over ranks once the gradients of `model` exist."""
         ...
+
+
+class WholeSequence:
+    """For layouts that give every rank's attention core all tokens, of some or all heads."""
+
+    def own_tokens(self, x: Tensor) -> Tensor:
+        return x
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, site: Site) -> Tensor:
+        return attention_core(q, k, v, site)
 
 
 class GradientReduction(Protocol):

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from sp_profiler.record.annotate import annotate
+from workloads.attention import Attend
 from workloads.communication import Site
 from workloads.config import WorkloadConfig
 from workloads.layout import Layout
@@ -53,7 +54,8 @@ class Attention(nn.Module):
         self.projections = _columns(layout, prefix, layer, config, outputs, fused_name="qkv")
         shape = (config.hidden, config.hidden)
         self.o = layout.row(Site(f"{prefix}.o", layer), Piece(f"{prefix}.o.weight", shape))
-        self.core = AttentionCore(Site(f"{prefix}.core", layer), recompute=config.recompute == "selective")
+        core = Site(f"{prefix}.core", layer)
+        self.core = AttentionCore(core, layout.attend, recompute=config.recompute == "selective")
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         heads = [
@@ -66,19 +68,20 @@ class Attention(nn.Module):
 
 
 class AttentionCore(nn.Module):
-    """What `attention_core` does; with `recompute` only q, k and v are kept for backward."""
+    """What the layout's `attend` does; with `recompute` only q, k and v are kept for backward."""
 
     saved_term = "attention"
 
-    def __init__(self, site: Site, *, recompute: bool) -> None:
+    def __init__(self, site: Site, attend: Attend, *, recompute: bool) -> None:
         super().__init__()
         self.site = site
+        self._attend = attend
         self._recompute = recompute
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if self._recompute:
-            return repeated(attention_core, self.site, q, k, v, self.site)
-        return attention_core(q, k, v, self.site)
+            return repeated(self._attend, self.site, q, k, v, self.site)
+        return self._attend(q, k, v, self.site)
 
 
 class FeedForward(nn.Module):
@@ -148,20 +151,25 @@ class Decoder(nn.Module):
         self.norm = RMSNorm(Site("norm"), config.hidden, config.norm, device, dtype)
         self.head = layout.replicated(Site("head"), Piece("head.weight", (config.vocab, config.hidden)))
         self.cross_entropy = CrossEntropy()
-        cos, sin = rotary_tables(config.seq_len, config.head_dim, device, compute_dtype(dtype))
+        positions = layout.own_tokens(torch.arange(config.seq_len, device=device))
+        cos, sin = rotary_tables(positions, config.head_dim, compute_dtype(dtype))
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits [S, B, vocab] of tokens [S, B]."""
+        """Logits [S, B, vocab] of tokens [S, B], S being those that the layout gives this rank."""
         x = self._layout.enter(self.embedding(tokens), Site("embedding"))
         for layer in self.layers:
             x = layer(x, self.cos, self.sin)
         return self.head(self._layout.leave(self.norm(x), Site("head")))
 
     def loss(self, tokens: Tensor) -> Tensor:
-        """Mean cross-entropy of the next token, in fp32 or better; tokens are [S+1, B]."""
-        return self.cross_entropy(self(tokens[:-1]), tokens[1:])
+        """Mean cross-entropy of the next token, in fp32 or better; tokens are [S+1, B] of the whole sequence.
+
+        Where ranks divide the sequence it is the mean over this rank's tokens.
+        """
+        own, following = self._layout.own_tokens(tokens[:-1]), self._layout.own_tokens(tokens[1:])
+        return self.cross_entropy(self(own), following)
 
 
 class CrossEntropy(nn.Module):
@@ -210,12 +218,13 @@ def _project(x: Tensor, linears: nn.ModuleDict, ratio: Sequence[int]) -> list[Te
     return list(out.split([unit * share for share in ratio], dim=-1))
 
 
-def rotary_tables(
-    seq_len: int, head_dim: int, device: torch.device, dtype: torch.dtype
-) -> tuple[Tensor, Tensor]:
-    """cos and sin [S, 1, 1, d/2] of position x base^(-2i/d) (Su et al. 2021, arXiv 2104.09864)."""
-    exponents = torch.arange(0, head_dim, 2, dtype=torch.float64, device=device) / head_dim
-    angles = torch.outer(torch.arange(seq_len, dtype=torch.float64, device=device), ROPE_BASE**-exponents)
+def rotary_tables(positions: Tensor, head_dim: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """cos and sin [S, 1, 1, d/2] of position x base^(-2i/d) (Su et al. 2021, arXiv 2104.09864).
+
+    `positions` [S] are those in the whole sequence, whatever part of it this rank holds.
+    """
+    exponents = torch.arange(0, head_dim, 2, dtype=torch.float64, device=positions.device) / head_dim
+    angles = torch.outer(positions.double(), ROPE_BASE**-exponents)
     angles = angles[:, None, None, :]
     return angles.cos().to(dtype), angles.sin().to(dtype)
 
@@ -238,44 +247,3 @@ def repeated(function: Callable[..., Tensor], site: Site, *inputs: Any) -> Tenso
         preserve_rng_state=False,
         context_fn=lambda: (nullcontext(), again()),
     )
-
-
-def attention_core(q: Tensor, k: Tensor, v: Tensor, site: Site) -> Tensor:
-    """Causal attention of q [S, B, a, d] and k, v [S, B, k, d], marked in forward and backward."""
-    q, k, v = (x.permute(1, 2, 0, 3) for x in (q, k, v))  # (B, heads, S, d)
-    with annotate("attention", module=site.module, layer=site.layer):
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-    mark_backward("attention", out, (q, k, v), site)
-    return out.permute(2, 0, 1, 3)
-
-
-def mark_backward(what: str, out: Tensor, inputs: Sequence[Tensor], site: Site) -> None:
-    """Put a range around each backward node that lies between `out` and `inputs`.
-
-    The ranges nest inside the nodes' own profiler events, so the trace stays a tree.
-    """
-    ends = {x.grad_fn for x in inputs}
-    waiting: list[Any] = [out.grad_fn]
-    seen = set()
-    while waiting:
-        node = waiting.pop()
-        # A node without `next_functions` to follow is a leaf's accumulator: not part of the work.
-        if node is None or node in ends or node in seen or not node.next_functions:
-            continue
-        seen.add(node)
-        _mark_node(node, what, site)
-        waiting.extend(following for following, _ in node.next_functions)
-
-
-def _mark_node(node: Any, what: str, site: Site) -> None:
-    ranges: list[Any] = []
-
-    def begin(_: Any) -> None:
-        ranges.append(annotate(what, module=site.module, layer=site.layer))
-        ranges[-1].__enter__()
-
-    def end(_inputs: Any, _outputs: Any) -> None:
-        ranges.pop().__exit__(None, None, None)
-
-    node.register_prehook(begin)
-    node.register_hook(end)

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from workloads.communication import Communicator, Intent, Site, activation_intent
-from workloads.layout import GradientReduction
+from workloads.layout import GradientReduction, WholeSequence
 from workloads.linear import LocalLinear, Piece, Weighted, dgrad_gemm, forward_gemm, wgrad_gemm
 from workloads.norms import RMSNorm
 from workloads.tensor_parallel import Backward
@@ -212,7 +212,7 @@ class NormGradients:
 
 
 @dataclass(frozen=True)
-class SequenceParallel:
+class SequenceParallel(WholeSequence):
     """The layout: the residual stream is this rank's [S/T, B, H]."""
 
     communicator: Communicator

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from workloads.communication import Communicator, Intent, Site, activation_intent
-from workloads.layout import GradientReduction, NothingToReduce
+from workloads.layout import GradientReduction, NothingToReduce, WholeSequence
 from workloads.linear import LocalLinear, Piece, Weighted, dgrad_gemm, forward_gemm, wgrad_gemm
 
 Backward = Callable[[Tensor, Tensor, Tensor, Communicator, Site], tuple[Tensor, Tensor]]
@@ -109,7 +109,7 @@ class RowLinear(Weighted):
 
 
 @dataclass(frozen=True)
-class TensorParallel:
+class TensorParallel(WholeSequence):
     """The layout: the residual stream is the full [S, B, H] on every rank."""
 
     communicator: Communicator

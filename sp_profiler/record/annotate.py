@@ -21,7 +21,9 @@ wait   waiting for an asynchronous collective. Fields: op, group, seq
 group from 0 on each rank, so that (group, seq) names a collective and its wait. `partner` is the
 `what` of the range (same module) under which the collective should hide: `wgrad`, `dgrad`,
 `attention`. `bytes` is the full tensor: of an all-reduce the buffer, of an all-gather the output, of a
-reduce-scatter the input. `phase` is `forward`, `backward` or `optimizer` (from the end of backward on).
+reduce-scatter the input; one rank's buffer of an all-to-all and of a send_recv. `phase` is `forward`,
+`backward` or `optimizer` (from the end of backward on). A send_recv, which may be both at once as in the
+shift of a ring, carries `src` and `dst`, the global ranks it receives from and sends to.
 
 Text is escaped as in URLs, so that a value may hold the separators; quotes and backslashes are
 escaped too, because the trace writer of some torch versions leaves them bare in its JSON.

@@ -72,9 +72,11 @@ class Schedule:
 def wire_bytes(op: str, tensor_bytes: int, ranks: int) -> Fraction:
     """Bytes that one rank sends for a collective over `ranks` of a full tensor of `tensor_bytes`.
 
-    All-reduce 2 (T-1)/T of them, all-gather, reduce-scatter and all-to-all (T-1)/T. Exact, hence a
-    fraction. Raises KeyError for an op without a ring algorithm.
+    All-reduce 2 (T-1)/T of them, all-gather, reduce-scatter and all-to-all (T-1)/T, a send_recv all. Exact,
+    hence a fraction. Raises KeyError for another op.
     """
+    if op == "send_recv":
+        return Fraction(tensor_bytes)
     return Fraction(WIRE_FACTORS[op] * (ranks - 1) * tensor_bytes, ranks)
 
 
