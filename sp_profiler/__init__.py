@@ -1,8 +1,8 @@
 """sp-profiler: is the communication of parallel training hidden, behind which GEMM, what stays exposed?
 
-`load` and `analyze` read traces; `capture` and `annotate` belong in a training script; `plan` tells what
-schemes would keep, send and take at any size. Nothing heavy is imported before it is used: `import
-sp_profiler` needs neither torch nor polars.
+`load` and `analyze` read traces, `memory` snapshots too; `capture` and `annotate` belong in a training
+script; `plan` tells what schemes would keep, send and take at any size. Nothing heavy is imported before it
+is used: `import sp_profiler` needs neither torch nor polars.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
-__all__ = ["analyze", "annotate", "capture", "load", "plan"]
+__all__ = ["analyze", "annotate", "capture", "load", "memory", "plan"]
 
 if TYPE_CHECKING:
+    from sp_profiler.analysis.memory.results import Memory
     from sp_profiler.planning.api import plan
     from sp_profiler.record.annotate import annotate
     from sp_profiler.record.capture import capture
@@ -37,15 +38,21 @@ def load(path: Source | Sequence[Source]) -> TraceSet:
 
 def _one_run(path: Source | Sequence[Source]) -> RunFiles:
     """The files of the one run in `path`; errors as `load` tells."""
-    from sp_profiler.errors import UsageError
     from sp_profiler.trace.find import find_runs
 
     paths = [path] if isinstance(path, (str, os.PathLike)) else list(path)
     runs = find_runs([os.fspath(one) for one in paths])
-    if len(runs) > 1:
-        names = ", ".join(run.name for run in runs)
-        raise UsageError(f"{os.fspath(paths[0])} holds {len(runs)} runs ({names}): load one of them")
+    _refuse_several(paths, [run.name for run in runs])
     return runs[0]
+
+
+def _refuse_several(paths: Sequence[Source], names: Sequence[str]) -> None:
+    from sp_profiler.errors import UsageError
+
+    if len(names) > 1:
+        raise UsageError(
+            f"{os.fspath(paths[0])} holds {len(names)} runs ({', '.join(names)}): load one of them"
+        )
 
 
 def analyze(
@@ -74,6 +81,22 @@ def analyze(
     if isinstance(source, TraceSet):
         return analyze_run(source, rule)
     return analyze_files(_one_run(source), rule)
+
+
+def memory(source: Source | Sequence[Source]) -> Memory | None:
+    """Who held the memory: what `sp-profile memory` shows of one run's traces, CUDA memory snapshots or both.
+
+    Sizes are bytes, times int nanoseconds. None where no file tells of memory (`sp-profile memory` says why).
+    Errors are those of `load`; InputError too for a snapshot that is damaged or asks for code.
+    """
+    from sp_profiler.engine import analyze_files
+    from sp_profiler.snapshot.find import find_sources
+    from sp_profiler.snapshot.section import section_of
+
+    paths = [source] if isinstance(source, (str, os.PathLike)) else list(source)
+    found = find_sources([os.fspath(one) for one in paths])
+    _refuse_several(paths, [one.name for one in found])
+    return section_of(found[0], analyze_files).memory
 
 
 def __getattr__(name: str) -> object:

@@ -13,8 +13,9 @@ import pytest
 from conftest import REPOSITORY
 from snapshot_helpers import MIB, Allocator, backward, forward, optimizer, snapshot, write
 
+import sp_profiler
 from sp_profiler.cli.main import main
-from sp_profiler.errors import EXIT_INPUT, EXIT_OK, EXIT_USAGE
+from sp_profiler.errors import EXIT_INPUT, EXIT_OK, EXIT_USAGE, InputError, UsageError
 from sp_profiler.report.memory_schema import SCHEMA_PATH, schema
 
 DEMO = REPOSITORY / "traces" / "demo" / "tp-async"
@@ -120,6 +121,33 @@ def test_analyze_does_not_mix_them_with_traces(tmp_path: Path, capsys: pytest.Ca
     code, _, err = run(capsys, "analyze", DEMO, path)
     assert code == EXIT_USAGE
     assert "a.pickle is a memory snapshot: sp-profile memory takes it" in err
+
+
+def test_what_takes_traces_alone_names_who_takes_snapshots(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "oom.pickle", out_of_memory())
+    for command in ("validate", "analyze --baseline"):
+        asked = [path] if command == "validate" else [path, DEMO]
+        code, out, err = run(capsys, *command.split(), *asked)
+        assert (code, out) == (EXIT_INPUT, "")
+        assert f"{path} is a memory snapshot, no trace: sp-profile memory" in err
+        assert err.count("\n") == 1
+    for function in (sp_profiler.analyze, sp_profiler.load):
+        with pytest.raises(InputError, match=r"is a memory snapshot, no trace: .* sp_profiler.memory\(\)"):
+            function(path)
+
+
+def test_a_program_gets_what_the_command_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = write(tmp_path / "rank0.pickle", out_of_memory())
+    second = write(tmp_path / "rank1.pickle", out_of_memory())
+    memory = sp_profiler.memory([first, second])
+    assert memory is not None
+    assert [(one.rank, one.peak_bytes) for one in memory.ranks] == [(0, 70 * MIB), (1, 70 * MIB)]
+    _, out, _ = run(capsys, "memory", first, second, "--json")
+    assert json.loads(out)["memory"]["peak_bytes"] == memory.peak_bytes
+    with pytest.raises(UsageError, match="holds 2 runs"):
+        sp_profiler.memory([DEMO, DEMO.parent / "sp-basic"])
 
 
 def test_snapshots_belong_to_the_run_beside_whose_traces_they_lie(

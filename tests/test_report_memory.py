@@ -11,10 +11,11 @@ from memory_report_helpers import PARAMETERS, F, figures_of, make_blocks, make_m
 from sp_profiler.analysis.memory.blocks import FREED_UNSEEN
 from sp_profiler.analysis.memory.kept import kept_blocks, top_border
 from sp_profiler.analysis.memory.reconcile import Difference, differences
-from sp_profiler.analysis.memory.results import MemoryFigures, SavedPart
+from sp_profiler.analysis.memory.results import MemoryFigures, OutOfMemory, SavedPart
 from sp_profiler.report import memory_view
-from sp_profiler.report.memory import assemble, leading, of_run
+from sp_profiler.report.memory import assemble, leading, listed_within, of_run
 from sp_profiler.report.memory_sentences import sentences
+from sp_profiler.report.out_of_memory import holders
 
 WORKLOAD: dict[str, Any] = {
     "mode": "sp", "ranks": 2, "comm": "sync", "save": "full", "layers": 2, "seq_len": 64, "hidden": 64,
@@ -292,3 +293,47 @@ def test_without_a_closed_form_theory_is_unknown(workload: Any) -> None:
 def test_parameters_alive_at_the_end_are_counted_as_unpaired() -> None:
     rows = listing(make_memory(), "memory-unpaired")
     assert rows == [[f"rank {rank}", "alive-at-end", 1, PARAMETERS] for rank in (0, 1)]
+
+
+# --- many ranks --------------------------------------------------------------------------------------
+
+
+def test_the_leading_device_lists_all_blocks_and_the_others_share() -> None:
+    """12 blocks on the device that leads; 10 for 2, 10 and 10: 2, 4 and 4, the largest in their order."""
+    blocks = make_blocks("tp", None, 2)
+    assert len(blocks) == 12
+    made = [
+        replace(figures_of(blocks[:n], rank=rank), blocks_count=n) for rank, n in enumerate((12, 2, 10, 10))
+    ]
+    found, entries = listed_within(made, most=10)
+    assert [len(one.blocks or ()) for one in found] == [12, 2, 4, 4]
+    assert found[0] is made[0]
+    listed = found[3].blocks or []
+    assert listed == [block for block in made[3].blocks or [] if block in listed]
+    assert min(b.bytes for b in listed) >= max(b.bytes for b in blocks[:10] if b not in listed)
+    (entry,) = entries
+    assert (entry.code, entry.count) == ("memory-blocks-not-listed", 12)
+    assert found[3].blocks_count == made[3].blocks_count == 10
+    assert listed_within(made, most=22) == (made, [])
+
+
+def test_columns_that_are_left_out_are_counted() -> None:
+    memory = make_memory(ranks=11)
+    table = memory_view.peak_categories(memory)
+    assert len(table.columns) == 1 + 8
+    assert table.note.endswith("8 of 11 devices, those with the highest peaks; all are in the data files.")
+    saved = replace(memory, saved=[replace(saved_of(rank), parameter_bytes=F) for rank in range(9)])
+    assert "8 of 9 devices, the first ranks" in memory_view.measured_step(saved).note
+    assert memory_view.peak_categories(make_memory()).note == "At each rank's own peak."
+
+
+def test_devices_that_failed_later_than_the_eighth_are_counted() -> None:
+    failed = OutOfMemory(1, F, F, F, F, F, F, {"train.py:1 main": F}, {})
+    one = figures_of(make_blocks())
+    memory = assemble(
+        [replace(one, rank=rank, out_of_memory=[replace(failed, time_ns=rank)]) for rank in range(9)]
+    )
+    assert memory is not None
+    table = holders(memory)
+    assert len(table.columns) == 1 + 8
+    assert "8 of 9 devices, the first to fail" in table.note

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from sp_profiler.planning import build
 from sp_profiler.theory.memory import (
     TERMS,
     Shape,
@@ -18,7 +19,7 @@ from sp_profiler.theory.memory import (
     shape_terms,
     states,
 )
-from workloads.config import DTYPE_BYTES, WorkloadConfig
+from workloads.config import WorkloadConfig
 from workloads.measure import SavedMeasurement, fake_rank, measure_saved
 
 MIB = 2**20
@@ -40,26 +41,7 @@ def by_term(measurement: SavedMeasurement) -> dict[str, int]:
 
 
 def shape_of(config: WorkloadConfig) -> Shape:
-    config = config.canonical()
-    assert config.kv_heads is not None
-    assert config.ffn is not None
-    return Shape(
-        mode=config.mode,
-        seq_len=config.seq_len,
-        micro_batch=config.micro_batch,
-        hidden=config.hidden,
-        heads=config.heads,
-        kv_heads=config.kv_heads,
-        ffn=config.ffn,
-        vocab=config.vocab,
-        ranks=config.ranks,
-        element_bytes=DTYPE_BYTES[config.dtype],
-        save=config.save,
-        projections=config.projections,
-        norm=config.norm,
-        recompute=config.recompute,
-        num_microbatches=config.num_microbatches,
-    )
+    return build.shape_of(config.canonical())
 
 
 SCHEMES = [{"mode": "ddp"}, {"mode": "tp"}, {"mode": "sp", "save": "full"}, {"mode": "sp", "save": "shard"}]

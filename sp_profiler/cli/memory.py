@@ -6,7 +6,6 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,21 +19,13 @@ from sp_profiler.cli.output import (
     settle_output,
 )
 from sp_profiler.errors import EXIT_OK, InputError, SpProfilerError, UsageError
-from sp_profiler.ledger import Ledger, LedgerEntry, refused_by_strict
+from sp_profiler.ledger import refused_by_strict
 
 if TYPE_CHECKING:
-    from sp_profiler.analysis.memory.results import Memory, MemoryFigures
     from sp_profiler.report.model import Report
     from sp_profiler.snapshot.find import Source
-
-
-@dataclass(frozen=True)
-class Section:
-    """The memory of one run, ready to be shown."""
-
-    name: str
-    memory: Memory | None
-    ledger: tuple[LedgerEntry, ...]
+    from sp_profiler.snapshot.section import Section
+    from sp_profiler.trace.tables import RunFiles
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -104,23 +95,11 @@ def show(args: argparse.Namespace, command: str) -> int:
 
 
 def _section(source: Source, how: dict[str, Any], strict: bool) -> Section:
-    from sp_profiler.report.memory import assemble
+    """The memory of one run; InputError when `--strict` refuses its files."""
+    from sp_profiler.snapshot.section import section_of
 
-    report = None if source.traces is None else _report(source, how)
-    figures, entries = _snapshots(source.snapshots)
-    traced = None if report is None else report.memory
-    if report is not None:
-        entries = (*_of_memory(report.data_quality), *entries)
-    if figures or traced is None:
-        memory = assemble(
-            [*(traced.ranks if traced is not None else ()), *figures],
-            saved=traced.saved if traced is not None else (),
-            opportunities=traced.opportunities if traced is not None else (),
-        )
-    else:
-        memory = traced
-    section = Section(source.name, memory, entries)
-    refused = refused_by_strict(entries) if strict else []
+    section = section_of(source, lambda files: _report(files, how))
+    refused = refused_by_strict(section.ledger) if strict else []
     if refused:
         from sp_profiler.cli.analyze import sentence
 
@@ -128,53 +107,12 @@ def _section(source: Source, how: dict[str, Any], strict: bool) -> Section:
     return section
 
 
-def _report(source: Source, how: dict[str, Any]) -> Report:
+def _report(files: RunFiles, how: dict[str, Any]) -> Report:
     from sp_profiler.cli.progress import Files
     from sp_profiler.engine import analyze_files
 
-    assert source.traces is not None
-    with Files(source.traces) as progress:
-        return analyze_files(source.traces, on_file=progress.read, on_rank=progress.analysed, **how)
-
-
-def _of_memory(entries: Sequence[LedgerEntry]) -> list[LedgerEntry]:
-    """What the ledger of a run says of its memory events and of damage to its files."""
-    about = ("memory-", "no-memory-", "no-backward-")
-    return [
-        entry for entry in entries if entry.code.startswith(about) or entry.severity in ("loss", "repair")
-    ]
-
-
-def _snapshots(paths: Sequence[str]) -> tuple[list[MemoryFigures], tuple[LedgerEntry, ...]]:
-    """Figures of all devices of these snapshots.
-
-    One that cannot be read is a loss; InputError when none can.
-    """
-    from sp_profiler.snapshot.analyze import analyze_snapshot
-    from sp_profiler.snapshot.read import read_snapshot
-
-    ledger = Ledger()
-    figures: list[MemoryFigures] = []
-    errors: list[InputError] = []
-    for path in paths:
-        try:
-            found, entries = analyze_snapshot(read_snapshot(path))
-        except InputError as error:
-            errors.append(error)
-            text = str(error).removeprefix(f"{path} ")
-            ledger.extend([LedgerEntry("unreadable-file", "loss", text, file=path)])
-            continue
-        ledger.extend(entries)
-        figures += found
-        if not found:
-            ledger.extend([LedgerEntry("snapshot-empty", "note", "no device had any memory", file=path)])
-    if errors and len(errors) == len(paths):
-        raise errors[0]
-    ranks = [(one.rank, one.device) for one in figures]
-    for rank, device in sorted({key for key in ranks if key[0] is not None and ranks.count(key) > 1}):
-        text = f"several snapshots are of rank {rank}, device {device}: all are shown"
-        ledger.extend([LedgerEntry("snapshot-same-rank", "note", text, count=ranks.count((rank, device)))])
-    return figures, ledger.entries
+    with Files(files) as progress:
+        return analyze_files(files, on_file=progress.read, on_rank=progress.analysed, **how)
 
 
 def _places(args: argparse.Namespace, sources: Sequence[Source]) -> list[Path | None]:

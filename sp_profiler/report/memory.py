@@ -13,8 +13,15 @@ from typing import Any
 from sp_profiler import __version__
 from sp_profiler.analysis.collective_table import Collectives
 from sp_profiler.analysis.memory.closed_form import shape_of, terms_of
+from sp_profiler.analysis.memory.kept import keeps_most
 from sp_profiler.analysis.memory.opportunities import Run, opportunities
-from sp_profiler.analysis.memory.results import Memory, MemoryFigures, Opportunity, SavedTensors
+from sp_profiler.analysis.memory.results import (
+    SHOWN_BLOCKS,
+    Memory,
+    MemoryFigures,
+    Opportunity,
+    SavedTensors,
+)
 from sp_profiler.analysis.results import CollectiveFigures, GemmFigures
 from sp_profiler.ledger import LedgerEntry
 from sp_profiler.report.json import to_plain
@@ -90,6 +97,41 @@ def assemble(
     )
 
 
+def listed_within(
+    figures: Sequence[MemoryFigures], most: int = SHOWN_BLOCKS
+) -> tuple[list[MemoryFigures], list[LedgerEntry]]:
+    """The figures with so few blocks listed that a report of many ranks can still be opened.
+
+    The devices that lead the report (`_leading`, `keeps_most`) list all they have. The others share `most`
+    blocks: each lists its largest; what one does not use, others may. The entry counts those in no list.
+    """
+    whole = [one for one in (_leading(figures), keeps_most(figures)) if one is not None]
+    others = [one for one in figures if one.blocks and not any(one is other for other in whole)]
+    allowed: dict[int, int] = {}
+    left = most
+    for place, one in enumerate(sorted(others, key=lambda one: len(one.blocks or ()))):
+        allowed[id(one)] = min(len(one.blocks or ()), left // (len(others) - place))
+        left -= allowed[id(one)]
+    found = [_with_largest(one, allowed[id(one)]) if id(one) in allowed else one for one in figures]
+    unlisted = [(one.blocks_count or 0) - len(one.blocks) for one in found if one.blocks is not None]
+    missing = sum(max(0, count) for count in unlisted)
+    if not missing:
+        return found, []
+    text = (
+        "blocks of memory are in no list, each smaller than its device's listed ones: the figures count them"
+    )
+    return found, [LedgerEntry("memory-blocks-not-listed", "note", text, count=missing)]
+
+
+def _with_largest(one: MemoryFigures, count: int) -> MemoryFigures:
+    """With `count` blocks listed, in their order."""
+    blocks = one.blocks or []
+    if len(blocks) <= count:
+        return one
+    kept = sorted(sorted(range(len(blocks)), key=lambda row: -blocks[row].bytes)[:count])
+    return replace(one, blocks=[blocks[row] for row in kept])
+
+
 def _order(one: MemoryFigures) -> tuple[bool, int, bool, int, str]:
     """By rank, GPUs before the CPU, then by device."""
     return (one.rank is None, one.rank or 0, one.device_type == "cpu", one.device or 0, one.file)
@@ -153,10 +195,11 @@ def of_run(
     if not figures and not saved:
         return Kept(None, entries)
     found, notes = opportunities(Run(figures, saved, workload, collectives, gemms, windows, is_cpu))
-    memory = assemble(figures, saved=saved, opportunities=found)
+    ranks, left_out = listed_within(figures)
+    memory = assemble(ranks, saved=saved, opportunities=found)
     if memory is not None:
         memory = replace(memory, gathered_input_bytes=_gathered(collectives))
-    return Kept(memory, [*entries, *notes])
+    return Kept(memory, [*entries, *notes, *left_out])
 
 
 def _gathered(collectives: Iterable[CollectiveFigures]) -> list[int]:

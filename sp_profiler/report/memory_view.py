@@ -26,10 +26,9 @@ from sp_profiler.report.memory_sentences import (
     device_name,
     several_devices,
 )
-from sp_profiler.report.out_of_memory import failures, holders
+from sp_profiler.report.out_of_memory import MOST_RANKS, failures, holders, left_out
 from sp_profiler.report.view_ranks import Listing
 
-MOST_RANKS = 8  # columns of ranks beside each other
 MOST_BLOCKS = 200  # rows of blocks on a page
 
 _TEXT, _BYTES, _INT, _SHARE = "text", "bytes", "int", "ratio"
@@ -133,6 +132,7 @@ def chosen(memory: Memory) -> list[MemoryFigures]:
 
 def peak_categories(memory: Memory) -> Listing:
     """What the peak is made of, a column per rank."""
+    every = [one for one in memory.ranks if one.peak_by_category]
     ranks = [one for one in chosen(memory) if one.peak_by_category]
     several = several_devices(memory)
     keys = _known_first(one.peak_by_category or {} for one in ranks)
@@ -141,7 +141,8 @@ def peak_categories(memory: Memory) -> Listing:
         for key in keys
     ]
     columns = [("Category", _TEXT, ""), *((device_name(one, several), _BYTES, "") for one in ranks)]
-    return Listing("memory-peak", "What the peak is made of", columns, rows, "At each rank's own peak.")
+    note = "At each rank's own peak." + left_out(len(ranks), len(every), "those with the highest peaks")
+    return Listing("memory-peak", "What the peak is made of", columns, rows, note)
 
 
 def _known_first(maps: Iterable[Mapping[str, int]]) -> list[str]:
@@ -264,6 +265,7 @@ def measured_step(memory: Memory) -> Listing:
     ]
     columns = (("What", _TEXT, ""), *((_rank(one.rank), _BYTES, "") for one in saved))
     note = "A step of its own, before the recorded ones; what is saved and kept is of one micro-batch."
+    note += left_out(len(saved), len(memory.saved), "the first ranks")
     return Listing("memory-step", "What a step holds", columns, rows, note)
 
 
@@ -290,6 +292,8 @@ def trace_and_hooks(memory: Memory) -> Listing:
         "Blocks kept for backward by the trace against saved tensors, paired by size. What only hooks see "
         "was there before forward or outlives backward; what only the trace sees no operator saved."
     )
+    if len(rows) > MOST_BLOCKS:
+        note += f" The first {MOST_BLOCKS} of {len(rows)}."
     return Listing("memory-difference", "Where trace and hooks differ", columns, rows[:MOST_BLOCKS], note)
 
 

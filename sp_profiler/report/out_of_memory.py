@@ -12,6 +12,8 @@ from sp_profiler.report.view_ranks import Listing
 _NAMED_FRAMES = 3
 _NAMED_CATEGORIES = 3
 _HOLDERS = 15
+MOST_RANKS = 8
+"""Columns of ranks beside each other."""
 _MENTIONED = 0.01  # of what was asked: less explains nothing
 
 
@@ -144,7 +146,8 @@ def failures(memory: Memory) -> Listing:
 
 def holders(memory: Memory) -> Listing:
     """Who held the memory of each device when it last ran out, by first user frame; ranks side by side."""
-    devices = failed(memory)[:8]
+    every = failed(memory)
+    devices = every[:MOST_RANKS]
     several = several_devices(memory)
     totals: dict[str, int] = {}
     for _, oom in devices:
@@ -154,4 +157,10 @@ def holders(memory: Memory) -> Listing:
     rows = [[frame, *(oom.by_frame.get(frame) for _, oom in devices)] for frame in frames]
     columns = (("Held by", "text", ""), *((device_name(one, several), "bytes", "") for one, _ in devices))
     note = f"By the first frame of your code, at the last failed allocation; the {_HOLDERS} largest."
+    note += left_out(len(devices), len(every), "the first to fail")
     return Listing("memory-oom-holders", "Who held the memory when it ran out", columns, rows, note)
+
+
+def left_out(shown: int, count: int, which: str) -> str:
+    """The sentence, for the end of a note, where not all devices have a column; nothing where all have."""
+    return "" if shown == count else f" {shown} of {count} devices, {which}; all are in the data files."

@@ -73,6 +73,7 @@ def _expanded(paths: Sequence[str], ignored: list[LedgerEntry]) -> list[str]:
         raise InputError("no trace file or folder was named.")
     for path in paths:
         if os.path.isfile(path) or os.path.isdir(path):
+            _refuse_snapshot(path)
             found.append(path)
         elif glob.has_magic(path):
             matches = sorted(glob.glob(path, recursive=True))
@@ -91,6 +92,16 @@ def _expanded(paths: Sequence[str], ignored: list[LedgerEntry]) -> list[str]:
         else:
             raise InputError(f"{path or repr(path)} does not exist.")
     return found
+
+
+def _refuse_snapshot(path: str) -> None:
+    """InputError for a memory snapshot: it is of this tool, but no trace."""
+    from sp_profiler.snapshot.read import is_snapshot
+
+    if os.path.isfile(path) and is_snapshot(path):
+        raise InputError(
+            f"{path} is a memory snapshot, no trace: sp-profile memory and sp_profiler.memory() read it."
+        )
 
 
 def _ignored(path: str) -> LedgerEntry:

@@ -160,7 +160,8 @@ class MemoryFigures:
 
 
 SHOWN_BLOCKS = 10_000
-"""How many blocks a report lists; `blocks_count` tells how many there are."""
+"""How many blocks a device lists, and all but the leading devices of a report together; `blocks_count` tells
+how many there are."""
 
 
 @dataclass(frozen=True)
