@@ -156,8 +156,9 @@ def check(report: dict, ahead: list[int], ranks: int) -> None:
         raise SystemExit(f"clock offsets are {told}, not {true}")
     if not report["stragglers"] or report["stragglers"][0]["rank"] != SLOW:
         raise SystemExit(f"the slow rank was not found: {report['stragglers']}")
-    if not report["collectives"] or any(one["skew_wait_ns"] is None for one in report["collectives"][:100]):
-        raise SystemExit("the collectives have no waits")
+    known = sum(one["skew_wait_ns"] is not None for one in report["collectives"])
+    if known < 0.9 * len(report["collectives"]) or not known:
+        raise SystemExit(f"only {known} of {len(report['collectives'])} collectives have a wait")
 
 
 def part_of(folder: Path, ranks: int, scratch: Path) -> Path:

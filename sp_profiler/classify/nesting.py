@@ -7,8 +7,10 @@ range of ours, the autograd node, ...) are then a few gathers each.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sp_profiler.trace.tables import NONE, Bool, Category, Events, Int64
 
@@ -68,22 +70,23 @@ class Nest:
     parent: Int64
     thread: Int64  # dense number of the thread
 
-    def nearest(self, marked: Bool) -> Int64:
+    def nearest(self, marked: Bool) -> NDArray[Any]:
         """For each position the position of the nearest marked event among itself and its ancestors.
 
         `marked` has one value per position. The result has one more, the last NONE, so that it can be
-        gathered with NONE.
+        gathered with NONE. int32: a dozen of these are kept at a time, of a file's every operator.
         """
         size = len(self.row)
         if not marked.any():
-            return np.full(size + 1, NONE, dtype=np.int64)
-        pointer = np.append(
-            np.where(marked, np.arange(size), np.where(self.parent == NONE, size, self.parent)), size
-        )
+            return np.full(size + 1, NONE, dtype=np.int32)
+        pointer = np.empty(size + 1, np.int32)
+        pointer[:-1] = np.where(self.parent == NONE, size, self.parent)
+        pointer[-1] = size
+        pointer[:-1][marked] = np.flatnonzero(marked)
         while True:  # doubling: as many rounds as the logarithm of the depth
             jumped = pointer[pointer]
             if np.array_equal(jumped, pointer):
-                return np.where(pointer == size, NONE, pointer)
+                return np.where(pointer == size, np.int32(NONE), pointer)
             pointer = jumped
 
 
