@@ -14,6 +14,7 @@ from snapshot_helpers import MAIN, MIB, Allocator, frame, snapshot, write
 
 from sp_profiler.errors import EXIT_INPUT, InputError
 from sp_profiler.snapshot.read import SnapshotLimits, is_snapshot, read_snapshot
+from sp_profiler.snapshot.worker import MAX_DEVICES
 
 PROTO = b"\x80\x04"
 
@@ -205,7 +206,9 @@ def test_a_gzip_bomb_is_stopped(tmp_path: Path) -> None:
 
 
 def test_the_bound_on_events_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"more events than are read \(a bound of 5\)"):
+    with pytest.raises(
+        InputError, match=r"more events or blocks than a snapshot of this size could \(a bound of 5\)"
+    ):
         read_snapshot(str(write(tmp_path / "a.pickle", small())), SnapshotLimits(events=5))
 
 
@@ -251,3 +254,27 @@ def test_parts_that_are_missing_are_counted_and_no_zero(tmp_path: Path) -> None:
     read = read_snapshot(str(write(tmp_path / "a.pickle", content)))
     lost = [(entry.text.split()[0], entry.count) for entry in read.ledger if entry.severity == "loss"]
     assert lost == [("events", 1), ("blocks", 1)]
+
+
+def _traces(lists: int, events: int) -> bytes:
+    """So many devices that share one list, which holds one event so many times."""
+    device = Allocator()
+    device.alloc(512)
+    event = pickle.dumps(snapshot(device)["device_traces"][0][-1], 2)[2:-1]
+    shared = b"q\x00" + event + b"q\xfa0]q\xfb(" + b"h\xfa" * events + b"e0"
+    return PROTO + b"]" + shared + b"0}(\x8c\x08segments]\x8c\x0ddevice_traces](" + b"h\xfb" * lists + b"eu."
+
+
+def test_events_that_are_one_event_again_and_again_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "shared.pickle"
+    path.write_bytes(_traces(200, 10_000))
+    with pytest.raises(InputError, match="more events or blocks than a snapshot of this size could"):
+        read_snapshot(str(path))
+
+
+def test_devices_that_no_process_has_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "devices.pickle"
+    path.write_bytes(_traces(3_000, 1))
+    read = read_snapshot(str(path))
+    assert len(read.devices) == MAX_DEVICES
+    assert [(e.severity, e.count) for e in read.ledger] == [("loss", 3_000 - MAX_DEVICES)]

@@ -37,6 +37,7 @@ ENDINGS = (".pickle", ".pkl", ".pickle.gz", ".pkl.gz")
 _WORKER = Path(__file__).with_name("worker.py")
 _CHUNK = 1 << 20
 _MEMORY_PER_BYTE = 60  # of a pickle: a dict of eight keys in some 60 bytes, an empty list in one
+_BYTES_PER_EVENT = 16  # half of the least that a dict of action, address, size and stream takes
 _BYTES_PER_CPU_S = MEBI  # a tenth of the speed seen
 _GZIP_RATIO = 20
 _WALL_PER_CPU = 10  # a busy machine gives a process a tenth of a core
@@ -46,7 +47,8 @@ _WALL_PER_CPU = 10  # a busy machine gives a process a tenth of a core
 class SnapshotLimits:
     """What reading one file may take; reaching a bound is an InputError that names it.
 
-    `memory_bytes` and `cpu_s` are upper bounds: a small file gets less (1 GiB and 10 s, growing with it).
+    `memory_bytes`, `cpu_s` and `events` (and as many blocks) are upper bounds: a small file gets less (1 GiB,
+    10 s and 10,000, growing with it). A pickle may refer to one event a million times; a snapshot does not.
     """
 
     inflated_bytes: int = 64 * GIBI
@@ -59,8 +61,9 @@ class SnapshotLimits:
         size = min(file_bytes * (_GZIP_RATIO if packed else 1), self.inflated_bytes)
         machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         memory = min(GIBI + _MEMORY_PER_BYTE * size, self.memory_bytes, max(machine * 9 // 10, GIBI))
+        events = min(10_000 + size // _BYTES_PER_EVENT, self.events)
         return SnapshotLimits(
-            self.inflated_bytes, self.events, memory, min(10 + size // _BYTES_PER_CPU_S, self.cpu_s)
+            self.inflated_bytes, events, memory, min(10 + size // _BYTES_PER_CPU_S, self.cpu_s)
         )
 
 
@@ -138,7 +141,8 @@ _REFUSALS = {
     "no-pickle": "is no pickle, and so no memory snapshot",
     "truncated": "is cut off: the pickle ends before its end",
     "memory": "is refused: reading it takes more memory than a snapshot of this size could",
-    "events": "is refused: it holds more events than are read (a bound of {detail})",
+    "events": "is refused: it holds more events or blocks than a snapshot of this size could"
+    " (a bound of {detail})",
     "inflated": "is refused: it unpacks to more than {detail} bytes",
     "persistent": "is refused: it refers to objects outside of the file, and a memory snapshot does not",
     "shape": "is a pickle, but of no memory snapshot: it holds no list of segments",

@@ -54,6 +54,7 @@ STATES = ("active_allocated", "active_awaiting_free", "inactive")
 NONE = -1  # a number or text that the snapshot does not hold
 MAX_BYTES = 1 << 42  # of one block or segment; more is no GPU's
 MAX_ADDRESS = (1 << 63) - 1 - MAX_BYTES
+MAX_DEVICES = 256  # of one process; torch is compiled for fewer
 _OPEN_FILES = 16
 _FRAMES = 2_000  # of one stack
 _TEXT = 2_000  # characters of one text
@@ -245,6 +246,8 @@ class Extraction:
         for device, trace in enumerate(traces or ()):
             if not isinstance(trace, (list, tuple)):
                 self.events.malformed += 1
+            elif device >= MAX_DEVICES:
+                self.events.malformed += len(trace)
             elif trace:
                 self.traces += 1
                 self.add_trace(device, trace)
@@ -264,7 +267,7 @@ class Extraction:
             device = segment.get("device", 0)
             number = len(self.segments)
             added = self.segments.add(
-                device if isinstance(device, int) and 0 <= device < 1 << 16 else None,
+                device if isinstance(device, int) and 0 <= device < MAX_DEVICES else None,
                 address_of(segment.get("address")),
                 size_of(segment.get("total_size")),
                 optional_size(segment.get("allocated_size")),
@@ -282,6 +285,8 @@ class Extraction:
 
     def add_blocks(self, segment: int, address: int, blocks: Any) -> None:
         """The blocks of a segment, laid end to end where they tell no address."""
+        if len(self.blocks) + len(blocks) > self._max_events:
+            raise Refused("events", str(self._max_events))
         for block in blocks:
             if not isinstance(block, dict):
                 self.blocks.malformed += 1
