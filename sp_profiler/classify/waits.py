@@ -54,11 +54,22 @@ def with_device_waits(
     stream = _ComputeStreams(activities)
     found = list(collectives)
     asked: list[_Asked] = []
-    for i, one in enumerate(collectives):
-        position = int(launch[one.activity])
-        if position == NONE or activities.kind[one.activity] != Kind.COMMUNICATION:
-            continue
-        about = _Asked(i, position, threads.of(position), threads.call_end(position), activities, one)
+    rows = np.array([one.activity for one in collectives], np.int64)
+    position, columns = (
+        launch[rows],
+        (activities.device, activities.stream, activities.end_ns, activities.step),
+    )
+    linked = np.flatnonzero((position != NONE) & (activities.kind[rows] == Kind.COMMUNICATION))
+    told = zip(
+        linked.tolist(),
+        position[linked].tolist(),
+        threads.of(position[linked]).tolist(),
+        *(column[rows[linked]].tolist() for column in columns),
+        strict=True,
+    )
+    for i, at, thread, *places in told:
+        one = collectives[i]
+        about = _Asked(i, at, thread, threads.call_end(at), one, *places)
         shards = one.purpose_rule == "operator-name" and one.purpose in ("param-gather", "param-grad")
         if stream.is_apart(about) and (shards or (one.is_async is False and stream.ran_beside(about))):
             found[i] = replace(one, is_async=True)
@@ -81,18 +92,27 @@ class _Asked:
     """One collective whose wait is looked for."""
 
     def __init__(
-        self, index: int, position: int, thread: int, call_end: int, activities: Activities, one: Collective
+        self,
+        index: int,
+        position: int,
+        thread: int,
+        call_end: int,
+        one: Collective,
+        device: int,
+        stream: int,
+        end: int,
+        step: int,
     ) -> None:
         self.index = index
         self.position = position
         self.thread = thread
         self.call_end = call_end
         self.one = one
-        self.device = int(activities.device[one.activity])
-        self.stream = int(activities.stream[one.activity])
-        self.end = int(activities.end_ns[one.activity])
+        self.device = device
+        self.stream = stream
+        self.end = end
         self.is_sharding = one.purpose_rule == "operator-name" and one.purpose == "param-gather"
-        self.step = int(activities.step[one.activity])
+        self.step = step
 
 
 @dataclass(frozen=True)
@@ -128,8 +148,8 @@ class _Threads:
             for text in (strings[int(code)] for code in np.unique(name))
         )
 
-    def of(self, position: int) -> int:
-        return int(self._context.nest.thread[position])
+    def of(self, position: Int64) -> Int64:
+        return self._context.nest.thread[position]
 
     def call_end(self, position: int) -> int:
         """The end of the outermost operator of the collective around its launch."""
