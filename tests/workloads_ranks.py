@@ -34,6 +34,8 @@ from workloads.train import TORCH_DTYPES, Workload, build
 from workloads.weights import initial_weight, load_weights
 
 STEPS = 10
+EARLY_STEPS = 3
+"""Where blocks are run again: each step has to equal, bit by bit, that of the run that keeps them."""
 SIZES = {
     "layers": 2,
     "seq_len": 16,
@@ -62,10 +64,14 @@ class Case:
     delayed: bool = False
     """Asynchronous collectives deliver their result at `wait` and not before."""
 
+    @property
+    def steps(self) -> int:
+        return STEPS if self.config.recompute == "none" else EARLY_STEPS
+
 
 @dataclass(frozen=True)
 class Errors:
-    """Relative L2 distances from the fp64 reference: first step; after 10 steps of AdamW."""
+    """Relative L2 distances from the fp64 reference: first step; after all steps of AdamW."""
 
     logits: float
     loss: float
@@ -83,6 +89,8 @@ class Outcome:
     """What every rank has whole is bitwise the same on all of them, gradients and final weights."""
     digest: str
     """Of the bits of all gradients of the first step, all losses and the final weights."""
+    early: str
+    """The same of the first `EARLY_STEPS` steps."""
     calls: tuple[list[Call], ...]
     """Collectives of the first step, for each rank."""
 
@@ -178,7 +186,7 @@ class Ranks:
             workload = build(config, communicator, torch.device("cpu"))
             load_weights(workload.model, workload.layout, lambda piece: weight_of(piece, config.seed))
             data_rank = self._rank if config.mode == "ddp" else 0
-            data = batches(config, STEPS, data_rank, torch.device("cpu"))
+            data = batches(config, case.steps, data_rank, torch.device("cpu"))
             start = self._whole(workload, lambda parameter: parameter.detach())[0]
             with torch.no_grad():
                 logits = [workload.model(tokens[:-1]) for tokens in data[0]]
@@ -186,7 +194,9 @@ class Ranks:
             losses = [workload.step(data[0]).item()]
             calls = list(communicator.calls)
             gradients, same_gradients = self._whole(workload, _gradient)
-            losses += [workload.step(tokens).item() for tokens in data[1:]]
+            losses += [workload.step(tokens).item() for tokens in data[1:EARLY_STEPS]]
+            early_weights, _ = self._whole(workload, lambda parameter: parameter.detach())
+            losses += [workload.step(tokens).item() for tokens in data[EARLY_STEPS:]]
             weights, same_weights = self._whole(workload, lambda parameter: parameter.detach())
         all_calls: list[Any] = [None] * self._world
         dist.all_gather_object(all_calls, calls)
@@ -197,7 +207,7 @@ class Ranks:
         if self._rank:
             return None
         measured = DenseRun(logits, gradients, losses, weights)
-        exact, dense = self._reference(config, start)
+        exact, dense = self._reference(config, start, case.steps)
         return Outcome(
             _distance(measured, exact),
             _distance(dense, exact),
@@ -205,6 +215,7 @@ class Ranks:
             and same_weights
             and (config.mode == "ddp" or all_losses == [losses] * self._world),
             _digest(measured),
+            _digest(DenseRun(logits, gradients, losses[:EARLY_STEPS], early_weights)),
             tuple(all_calls),
         )
 
@@ -227,12 +238,12 @@ class Ranks:
                 whole[piece.name] = torch.cat([part.view(shape) for part in of_ranks], piece.split)
         return whole, equal
 
-    def _reference(self, config: WorkloadConfig, start: Weights) -> tuple[DenseRun, DenseRun]:
+    def _reference(self, config: WorkloadConfig, start: Weights, count: int) -> tuple[DenseRun, DenseRun]:
         """Dense runs over all the data of a step: in fp64, and in the workload's dtype."""
-        key = (config.dtype, config.num_microbatches, config.mode == "ddp")
+        key = (config.dtype, config.num_microbatches, config.mode == "ddp", count)
         if key not in self._dense:
             data_ranks = range(self._world) if config.mode == "ddp" else range(1)
-            parts = [batches(config, STEPS, data_rank, torch.device("cpu")) for data_rank in data_ranks]
+            parts = [batches(config, count, data_rank, torch.device("cpu")) for data_rank in data_ranks]
             steps = [torch.cat(step) for step in zip(*parts, strict=True)]
             dtype = TORCH_DTYPES[config.dtype]
             self._dense[key] = (
