@@ -117,21 +117,26 @@ def _mark_phases(figure: go.Figure, one: MemoryFigures, zero_ns: int) -> None:
     seen = [] if one.curve is None else one.curve.phases
     stretches = [s for s in seen if s.end_ns - s.start_ns >= span * _VISIBLE][:_MOST_BANDS]
     steps = {stretch.step for stretch in stretches}
+    bands: list[dict[str, Any]] = []
+    names: list[dict[str, Any]] = []
     for stretch in stretches:
         begin, end = (stretch.start_ns - zero_ns) / 1e6, (stretch.end_ns - zero_ns) / 1e6
-        figure.add_shape(
-            type="rect", x0=begin, x1=end, y0=0, y1=1, yref="paper", layer="below",
-            line={"width": 0}, fillcolor=PHASE_TINTS.get(stretch.phase, "rgba(0,0,0,0)"),
-        )  # fmt: skip
+        bands.append(
+            {"type": "rect", "x0": begin, "x1": end, "y0": 0, "y1": 1, "yref": "paper", "layer": "below"}
+            | {"line": {"width": 0}, "fillcolor": PHASE_TINTS.get(stretch.phase, "rgba(0,0,0,0)")}
+        )
         wide = span and (stretch.end_ns - stretch.start_ns) / span
         if wide >= _NARROWEST:
             step = f" {stretch.step}" if stretch.step is not None and len(steps) > 1 else ""
-            _note(figure, begin, 1, f"{stretch.phase}{step if wide > 2 * _NARROWEST else ''}", "bottom")
+            names.append(_note(begin, 1, f"{stretch.phase}{step if wide > 2 * _NARROWEST else ''}", "bottom"))
+    # All at once: plotly copies what is there for each that is added.
+    layout: Any = figure["layout"]
+    figure.update_layout(shapes=[*layout.shapes, *bands], annotations=[*layout.annotations, *names])
 
 
-def _note(figure: go.Figure, x: float, y: float, text: str, anchor: str, **more: Any) -> None:
+def _note(x: float, y: float, text: str, anchor: str, **more: Any) -> dict[str, Any]:
     place = {"yref": "paper", "xanchor": "left", "borderpad": 0, "xshift": 2} | more
-    figure.add_annotation(x=x, y=y, text=text, showarrow=False, yanchor=anchor, font={"size": 11}, **place)
+    return {"x": x, "y": y, "text": text, "showarrow": False, "yanchor": anchor, "font": {"size": 11}} | place
 
 
 def _mark_peak(figure: go.Figure, one: MemoryFigures, zero_ns: int, unit: int) -> None:
@@ -286,7 +291,7 @@ def lifetimes(one: MemoryFigures) -> go.Figure | None:
             x = (border.border_ns - zero) / 1e6
             line = {"width": 1, "dash": "dot", "color": _LINE}
             figure.add_shape(type="line", x0=x, x1=x, y0=0, y1=1, yref="paper", line=line)
-            _note(figure, x, 1, "backward begins", "bottom")
+            figure.add_annotation(_note(x, 1, "backward begins", "bottom"))
     return figure
 
 
