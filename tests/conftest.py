@@ -10,9 +10,10 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("SP_PROFILER_SHARED") or REPOSITORY.parent / "shared").resolve()
-GROUPS = ("shared", "gloo", "browser", "hta")
+GROUPS = ("shared", "gloo", "browser", "hta", "gpu")
 REQUIRED = tuple(filter(None, os.environ.get("SP_PROFILER_REQUIRE", "").split(",")))
-"""Groups (markers) whose skipping is a failure, as `.ci/run` names them; a test in several needs them all."""
+"""Groups (markers) that `.ci/run` names: then whatever is skipped fails the run, unless it is in a group that
+is not named (of a test in several groups all must be)."""
 _skipped: list[str] = []
 
 
@@ -26,15 +27,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    groups = [group for group in GROUPS if group in report.keywords]
-    if report.skipped and groups and all(group in REQUIRED for group in groups):
+    excused = any(group in report.keywords and group not in REQUIRED for group in GROUPS)
+    if REQUIRED and report.skipped and not excused:
         _skipped.append(report.nodeid)
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    if REQUIRED and report.skipped:
+        _skipped.append(report.nodeid)  # a whole file: no marker of a group can excuse it
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if _skipped:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        print(f"\nmust not be skipped ({', '.join(REQUIRED)}): {', '.join(_skipped)}")
+        print(f"\nmust not be skipped where {', '.join(REQUIRED)} are required: {', '.join(_skipped)}")
 
 
 @pytest.fixture(scope="session")

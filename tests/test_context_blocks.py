@@ -152,6 +152,7 @@ def test_the_flash_kernel_calls_the_operators_of_this_torch() -> None:
     assert [part.shape for part in parts] == [q.shape, k.shape, v.shape]
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("is_causal", [True, False])
 def test_the_flash_kernel_equals_the_plain_one(is_causal: bool) -> None:

@@ -201,8 +201,6 @@ FOLDERS = (
 @pytest.mark.shared
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_whole_way_on_real_traces(folder: str) -> None:
-    if not (SHARED / "corpus").is_dir():
-        pytest.skip("the folder of real traces is absent (SP_PROFILER_SHARED)")
     from sp_profiler.trace.find import find_runs
     from sp_profiler.trace.load import load_run
 
