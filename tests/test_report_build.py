@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import SHARED
 from jsonschema import Draft202012Validator
 from report_helpers import make_report
 
@@ -23,8 +22,6 @@ from sp_profiler.report.build import TraceFacts, build, merge_gemms, merge_group
 from sp_profiler.report.drawn import exposed_stretches, thin
 from sp_profiler.report.model import Report
 from sp_profiler.trace.tables import Metadata
-
-SHARED = Path(os.environ.get("SP_PROFILER_SHARED", Path(__file__).parents[2] / "shared"))
 
 
 def metadata(rank: int | None, world: int | None = 2) -> Metadata:
