@@ -28,7 +28,7 @@ from sp_profiler.report.drawn import draw_timeline
 from sp_profiler.report.model import Report, Timeline
 from sp_profiler.trace.decode import DEFAULT_LIMITS, decode_trace
 from sp_profiler.trace.limits import Limits
-from sp_profiler.trace.load import RunChecks, as_numbered, read_one
+from sp_profiler.trace.load import as_numbered, check_run, read_one
 from sp_profiler.trace.tables import RunFiles, Trace, TraceSet
 
 _HELD_BYTES = 1 << 30
@@ -110,19 +110,14 @@ def analyze_files(
     """
     rule = WindowRule() if window is None else window
     ranks = _Ranks(files, rule, on_rank)
-    checks = RunChecks(files, lambda path: read_one(path, limits, decode))
-    for path in files.files:
-        if on_file is not None:
-            on_file(path)
-        try:
-            trace = read_one(path, limits, decode)
-        except InputError as error:
-            checks.unreadable(path, error)
-            continue
-        if checks.add(trace):
-            ranks.take(trace)
-        del trace  # before the next one is decoded
-    run = checks.finish()
+    run = check_run(
+        files,
+        ranks.take,
+        lambda path: read_one(path, limits, decode),
+        limits=limits,
+        on_file=on_file,
+        decode=decode,
+    )
     if on_loaded is not None:
         on_loaded(run.ledger)
     for one in run.traces:

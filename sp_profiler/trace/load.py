@@ -62,7 +62,30 @@ def load_run(
     Raises InputError when no file can be read, or when two different files claim the same rank.
     """
     traces: dict[str, Trace] = {}
-    checks = RunChecks(files, traces.__getitem__)
+
+    def keep(trace: Trace) -> None:
+        traces[trace.path] = trace
+
+    run = check_run(files, keep, traces.__getitem__, limits=limits, on_file=on_file, decode=decode)
+    numbered = tuple(as_numbered(traces[one.path], one) for one in run.traces)
+    return TraceSet(files.name, files.root, numbered, files.run_json, run.ledger)
+
+
+def check_run(
+    files: RunFiles,
+    take: Callable[[Trace], None],
+    earlier: Callable[[str], Trace],
+    *,
+    limits: Limits,
+    on_file: Callable[[str], None] | None,
+    decode: Callable[[str, Limits], Trace],
+) -> CheckedRun:
+    """Decode the files of a run one after the other, `take` each trace that counts, check all together.
+
+    No trace is held here: `take` decides how many are in memory. `earlier` gives the trace of a file that
+    was taken before; it is asked only where a later file seems to be a copy. Errors as `load_run` tells.
+    """
+    checks = _RunChecks(files, earlier)
     for path in files.files:
         if on_file is not None:
             on_file(path)
@@ -72,10 +95,9 @@ def load_run(
             checks.unreadable(path, error)
             continue
         if checks.add(trace):
-            traces[path] = trace
-    run = checks.finish()
-    numbered = tuple(as_numbered(traces[one.path], one) for one in run.traces)
-    return TraceSet(files.name, files.root, numbered, files.run_json, run.ledger)
+            take(trace)
+        del trace  # before the next one is decoded
+    return checks.finish()
 
 
 def read_one(path: str, limits: Limits, decode: Callable[[str, Limits], Trace] = decode_trace) -> Trace:
@@ -90,7 +112,7 @@ def as_numbered(trace: Trace, summary: TraceSummary) -> Trace:
     return replace(trace, metadata=summary.metadata, ledger=summary.ledger)
 
 
-class RunChecks:
+class _RunChecks:
     """Checks the traces of a run against each other, of which it keeps summaries.
 
     `add` each trace in the order of the run's files, then `finish` once. `earlier` gives the trace of a file
