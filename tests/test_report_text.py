@@ -11,7 +11,7 @@ from report_helpers import HOSTILE, make_report
 from rich.console import Console
 from test_report_html import hostile_report
 
-from sp_profiler.report import markdown, terminal
+from sp_profiler.report import html, markdown, terminal
 from sp_profiler.report.compare_table import compare_table, ordered, run_label
 from sp_profiler.report.model import Report
 
@@ -158,6 +158,20 @@ def test_markdown_comparison() -> None:
     rows = table_rows(text)
     assert [row[0].strip() for row in rows] == ["Run", "---", "TP sync", "TP async"]
     assert len({len(row) for row in rows}) == 1
+
+
+def test_a_comparison_says_what_its_shares_are_shares_of() -> None:
+    """The sentence tells of dgrad alone, the column beside it of all purposes."""
+    report = make_report(comm="async")
+    dgrad = replace(report.totals.hiding_by_purpose["dgrad"], hidden_of_hideable=0.74)
+    totals = replace(report.totals, hiding_by_purpose={"dgrad": dgrad}, hidden_of_hideable=0.31)
+    runs = [replace(report, totals=totals)]
+    page = html.render_comparison(runs, "demo")
+    assert "74 % of the dgrad communication that could be hidden." in re.sub(r"</?b>", "", page)
+    assert 'hidden <span class="unit">of all hideable</span>' in page
+    assert 'data-path="totals.hidden_of_hideable">31 %<' in page
+    assert "hidden (of all hideable)" in markdown.render_comparison(runs, "demo")
+    assert "all hideable" in printed(runs[0], several=True)
 
 
 def test_unknown_is_not_zero_in_text() -> None:

@@ -30,4 +30,5 @@ def _hides(report: Report, ratio: float, *, first: bool) -> str:
     hiding = report.totals.hiding_by_purpose.get("dgrad")
     if hiding is None or hiding.hidden_of_hideable is None:
         return text
-    return f"{text}, {percent(hiding.hidden_of_hideable)} of what could be hidden"
+    share = percent(hiding.hidden_of_hideable)  # of dgrad alone; the table beside it tells of all purposes
+    return f"{text}, {share} of the dgrad communication that could be hidden"

@@ -36,7 +36,7 @@ _NS = (
 )
 _RATIOS = (
     ("wgrad hides", "of dgrad comm", "wgrad_overlap_ratio"),
-    ("hidden", "of hideable", "hidden_of_hideable"),
+    ("hidden", "of all hideable", "hidden_of_hideable"),
 )
 
 
