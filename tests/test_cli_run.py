@@ -15,6 +15,8 @@ import psutil
 import pytest
 
 from sp_profiler.cli.main import main
+from sp_profiler.cli.run import publish_on_error
+from sp_profiler.errors import InputError
 from sp_profiler.record.runfolder import PendingFolder, unused
 
 TINY = ("--layers", "1", "--seq-len", "16", "--hidden", "32", "--heads", "4", "--vocab", "64")
@@ -176,6 +178,25 @@ def test_what_came_into_an_empty_folder_meanwhile_stays(tmp_path: Path) -> None:
     assert names(target) == ["run.json"]
     assert (target / "run.json").read_text() == "theirs"
     assert (tmp_path / "run-2" / "run.json").read_text() == "ours"
+
+
+@pytest.mark.parametrize(
+    ("error", "kept"),
+    [(InputError("x"), True), (OSError("x"), True), (KeyError("x"), True), (KeyboardInterrupt(), False)],
+)
+def test_a_failed_analysis_keeps_the_recording_and_its_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], error: BaseException, kept: bool
+) -> None:
+    def record_and_fail() -> None:
+        with PendingFolder(tmp_path / "run") as pending, publish_on_error(pending):
+            (pending.path / "run.json").write_text("{}")
+            raise error
+
+    with pytest.raises(type(error)):
+        record_and_fail()
+    assert names(tmp_path) == (["run"] if kept else [])
+    said = f"sp-profile run: no report could be made ({type(error).__name__}); the traces are in "
+    assert capsys.readouterr().err == (f"{said}{tmp_path / 'run'}\n" if kept else "")
 
 
 def test_unused_counts_up(tmp_path: Path) -> None:
@@ -378,6 +399,21 @@ def test_a_report_that_fails_only_warns(tmp_path: Path) -> None:
     assert "no report could be made" in done.stderr
     assert "Traceback" not in done.stderr
     assert "rank-00000.pt.trace.json.gz" in names(tmp_path / "kept")
+
+
+def test_a_defect_of_ours_hides_neither_traces_nor_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def breaks(*_: object) -> None:
+        raise ZeroDivisionError("of ours")
+
+    monkeypatch.setattr("sp_profiler.engine.analyze_run", breaks)
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "--out", "kept", "--", *recorder([""])]) == 7
+    told = capsys.readouterr().err
+    assert "in breaks" in told  # where it happened
+    assert "no report could be made: ZeroDivisionError: of ours\ntraces: kept" in told
+    assert names(tmp_path / "kept") == ["rank-00000.pt.trace.json.gz", "run.json"]
 
 
 @pytest.mark.gloo

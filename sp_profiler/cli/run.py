@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -216,11 +217,16 @@ def _run_workload(args: argparse.Namespace) -> int:
 
 @contextmanager
 def publish_on_error(pending: PendingFolder) -> Iterator[None]:
-    """Keep what was recorded when its analysis fails (but not when the user interrupts it)."""
+    """Keep what was recorded when its analysis fails, and let the error go on to be told.
+
+    Expected are SpProfilerError (traces that cannot be used) and OSError (a full disk); after a defect of
+    ours the recording is kept too, for it may have cost hours. When the user interrupts nothing is kept.
+    """
     try:
         yield
-    except Exception:
-        print(f"sp-profile run: the traces are in {shown(pending.publish())}", file=sys.stderr)
+    except Exception as error:
+        why, where = type(error).__name__, shown(pending.publish())
+        print(f"sp-profile run: no report could be made ({why}); the traces are in {where}", file=sys.stderr)
         raise
 
 
@@ -372,5 +378,6 @@ def _report_on_command(
     except SpProfilerError as error:
         live.say(f"no report could be made: {error}")
     except Exception as error:  # noqa: BLE001 - a defect of ours must not hide the traces or the exit code
+        traceback.print_exc()  # its only trace: the command's own exit code is ours
         live.say(f"no report could be made: {type(error).__name__}: {error}")
     return None
