@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import pickle
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import pytest
 from snapshot_helpers import MAIN, MIB, Allocator, frame, snapshot, write
 
 from sp_profiler.errors import EXIT_INPUT, InputError
+from sp_profiler.snapshot import read as reading
 from sp_profiler.snapshot.read import SnapshotLimits, is_snapshot, read_snapshot
-from sp_profiler.snapshot.worker import MAX_DEVICES
+from sp_profiler.snapshot.worker.protocol import MAX_DEVICES
 
 PROTO = b"\x80\x04"
 
@@ -136,6 +138,10 @@ def test_nothing_a_pickle_names_is_called(tmp_path: Path) -> None:
 HOSTILE = {
     "global of protocol 0": (b"cos\nsystem\n(S'true'\ntR.", "global os.system"),
     "instance of protocol 0": (b"(ios\nsystem\n.", "global os.system"),
+    "global of a name that moves the cursor": (
+        PROTO + b"\x8c\x02os\x8c\x06\x1b[2J\n!\x93.",
+        r"global os\.\\x1b\[2J\\n!, which",
+    ),
     "global from the stack": (PROTO + b"\x8c\x02os\x8c\x06system\x93.", "global os.system"),
     "a harmless global": (pickle.dumps(np.dtype("int64")), "global numpy"),
     "extension registry": (b"\x80\x02\x82\x01.", "damaged"),
@@ -165,8 +171,11 @@ HOSTILE = {
     "text": (b"step,loss\n1,0.5\n", "is no pickle"),
     "text that begins with opcodes": (b"hello world\n", "is no pickle"),
     "json": (b'{"traceEvents": []}', "is no pickle"),
-    "a byte changed": (pickle.dumps({"segments": []}, 4).replace(b"}", b"\xff"), "is a damaged pickle"),
-    "damaged gzip": (b"\x1f\x8b" + bytes(20), "damaged"),
+    "a byte changed": (
+        pickle.dumps({"segments": []}, 4).replace(b"}", b"\xff"),
+        r"damaged .*\(UnpicklingError: ",
+    ),
+    "damaged gzip": (b"\x1f\x8b" + bytes(20), r"damaged .*\(BadGzipFile: "),
 }
 
 
@@ -180,6 +189,19 @@ def test_hostile_and_foreign_files_are_refused_in_a_sentence(tmp_path: Path, cas
     assert caught.value.exit_code == EXIT_INPUT
     assert str(caught.value).startswith(str(path))
     assert "\n" not in str(caught.value)
+
+
+def test_a_fault_of_the_reader_is_told_as_one_with_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = tmp_path / "worker"
+    shutil.copytree(reading._WORKER, worker)
+    with (worker / "extraction.py").open("a") as file:
+        file.write("\nExtraction.run = lambda self, root: root['none']\n")
+    monkeypatch.setattr(reading, "_WORKER", worker)
+    sentence = r"a fault of the reader \(KeyError in line \d+ of extraction\.py: 'none'\)\.$"
+    with pytest.raises(InputError, match=sentence):
+        read_snapshot(str(write(tmp_path / "a.pickle", small())))
 
 
 def test_hashing_without_end_is_stopped(tmp_path: Path) -> None:

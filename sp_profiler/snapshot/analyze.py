@@ -19,7 +19,8 @@ from sp_profiler.snapshot.notes import enter_device
 from sp_profiler.snapshot.oom import explain
 from sp_profiler.snapshot.phases import Phases, phases_of
 from sp_profiler.snapshot.ranges import Ranges, paint
-from sp_profiler.snapshot.tables import INACTIVE, NONE, DeviceSnapshot, Ints, Snapshot
+from sp_profiler.snapshot.tables import DeviceSnapshot, Ints, Snapshot
+from sp_profiler.snapshot.worker.protocol import INACTIVE, NONE
 
 _MOST_BYTES = 1 << 61
 

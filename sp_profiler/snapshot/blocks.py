@@ -25,7 +25,8 @@ from sp_profiler.snapshot.frames import StackNames, Told
 from sp_profiler.snapshot.history import History
 from sp_profiler.snapshot.phases import Phases
 from sp_profiler.snapshot.ranges import Ranges
-from sp_profiler.snapshot.tables import NONE, Ints, Snapshot
+from sp_profiler.snapshot.tables import Ints, Snapshot
+from sp_profiler.snapshot.worker.protocol import NONE
 from sp_profiler.trace.tables import Int8, Int32
 
 NO_STACK = "(no stack recorded)"

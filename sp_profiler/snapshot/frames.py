@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sp_profiler.classify.tables import Phase
-from sp_profiler.snapshot.tables import NONE, Ints, Stacks
+from sp_profiler.snapshot.tables import Ints, Stacks
+from sp_profiler.snapshot.worker.protocol import NONE
 from sp_profiler.trace.tables import Bool, Int8, Int32
 
 SHOWN_FRAMES = 40

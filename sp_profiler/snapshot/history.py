@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sp_profiler.analysis.memory.blocks import BEFORE
-from sp_profiler.snapshot.tables import (
+from sp_profiler.snapshot.tables import DeviceSnapshot, Events, Ints
+from sp_profiler.snapshot.worker.protocol import (
     ALLOC,
     FREE_COMPLETED,
     FREE_REQUESTED,
@@ -23,9 +24,6 @@ from sp_profiler.snapshot.tables import (
     SEGMENT_FREE,
     SEGMENT_MAP,
     SEGMENT_UNMAP,
-    DeviceSnapshot,
-    Events,
-    Ints,
 )
 from sp_profiler.trace.tables import Bool
 

@@ -9,14 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from sp_profiler.snapshot.history import History
-from sp_profiler.snapshot.tables import (
-    SEGMENT_ALLOC,
-    SEGMENT_FREE,
-    SEGMENT_MAP,
-    SEGMENT_UNMAP,
-    DeviceSnapshot,
-    Ints,
-)
+from sp_profiler.snapshot.tables import DeviceSnapshot, Ints
+from sp_profiler.snapshot.worker.protocol import SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP, SEGMENT_UNMAP
 from sp_profiler.trace.tables import Bool
 
 SMALL_BYTES = 1 << 20

@@ -7,7 +7,8 @@ from sp_profiler.ledger import Ledger
 from sp_profiler.snapshot.history import History
 from sp_profiler.snapshot.oom import EXPLAINED, failed_allocations
 from sp_profiler.snapshot.phases import Phases
-from sp_profiler.snapshot.tables import NONE, DeviceSnapshot, Snapshot
+from sp_profiler.snapshot.tables import DeviceSnapshot, Snapshot
+from sp_profiler.snapshot.worker.protocol import NONE
 
 HOW_TO_RECORD = "torch.cuda.memory._record_memory_history() before the first allocation"
 

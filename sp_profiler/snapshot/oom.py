@@ -11,7 +11,8 @@ from sp_profiler.analysis.memory.results import OutOfMemory
 from sp_profiler.snapshot.frames import StackNames, Told
 from sp_profiler.snapshot.history import History
 from sp_profiler.snapshot.layout import SMALL_BYTES, SMALL_SEGMENT_BYTES, Layout
-from sp_profiler.snapshot.tables import NONE, OUT_OF_MEMORY, DeviceSnapshot, Ints, Snapshot
+from sp_profiler.snapshot.tables import DeviceSnapshot, Ints, Snapshot
+from sp_profiler.snapshot.worker.protocol import NONE, OUT_OF_MEMORY
 
 EXPLAINED = 50
 """How many failed allocations of a device are explained, the last ones; a loop that retries makes many."""

@@ -14,14 +14,8 @@ from sp_profiler.classify.tables import Phase
 from sp_profiler.snapshot.frames import Told
 from sp_profiler.snapshot.history import History
 from sp_profiler.snapshot.ranges import Ranges
-from sp_profiler.snapshot.tables import (
-    ALLOC,
-    FREE_COMPLETED,
-    NONE,
-    DeviceSnapshot,
-    Events,
-    Ints,
-)
+from sp_profiler.snapshot.tables import DeviceSnapshot, Events, Ints
+from sp_profiler.snapshot.worker.protocol import ALLOC, FREE_COMPLETED, NONE
 from sp_profiler.trace.tables import Bool, Int8
 
 MOST_BORDERS = 2_000

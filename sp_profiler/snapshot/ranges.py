@@ -9,7 +9,8 @@ import numpy as np
 
 from sp_profiler.classify.tables import Phase
 from sp_profiler.record.annotate import parse_range
-from sp_profiler.snapshot.tables import NONE, Annotations, Ints
+from sp_profiler.snapshot.tables import Annotations, Ints
+from sp_profiler.snapshot.worker.protocol import NONE
 from sp_profiler.trace.tables import Int8
 
 _STEP = re.compile(r"^ProfilerStep#(\d{1,9})$")

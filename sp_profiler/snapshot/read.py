@@ -18,7 +18,6 @@ import numpy as np
 from sp_profiler.errors import InputError
 from sp_profiler.ledger import Ledger
 from sp_profiler.snapshot.tables import (
-    NONE,
     Annotations,
     DeviceSnapshot,
     EndBlocks,
@@ -28,13 +27,13 @@ from sp_profiler.snapshot.tables import (
     Snapshot,
     Stacks,
 )
-from sp_profiler.snapshot.worker import MAGIC
+from sp_profiler.snapshot.worker.protocol import MAGIC, NONE
 from sp_profiler.trace.metadata import rank_from_name
 
 MEBI = 1 << 20
 GIBI = 1 << 30
 ENDINGS = (".pickle", ".pkl", ".pickle.gz", ".pkl.gz")
-_WORKER = Path(__file__).with_name("worker.py")
+_WORKER = Path(__file__).with_name("worker")  # its `__main__` is run, and finds the modules beside it
 _CHUNK = 1 << 20
 _MEMORY_PER_BYTE = 60  # of a pickle: a dict of eight keys in some 60 bytes, an empty list in one
 _BYTES_PER_EVENT = 16  # half of the least that a dict of action, address, size and stream takes
@@ -146,7 +145,8 @@ _REFUSALS = {
     "inflated": "is refused: it unpacks to more than {detail} bytes",
     "persistent": "is refused: it refers to objects outside of the file, and a memory snapshot does not",
     "shape": "is a pickle, but of no memory snapshot: it holds no list of segments",
-    "broken": "is a damaged pickle, or one of something else than a memory snapshot",
+    "broken": "is a damaged pickle, or one of something else than a memory snapshot ({detail})",
+    "failed": "cannot be read: the reader failed on it, which is a fault of the reader ({detail})",
 }
 
 

@@ -8,17 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from sp_profiler.ledger import LedgerEntry
+from sp_profiler.snapshot.worker.protocol import NONE
 
 Ints = npt.NDArray[np.int64]
-NONE = -1  # in a column: the snapshot does not tell
-
-# Codes of the column `action`, in the order of `worker.ACTIONS`.
-ALLOC, FREE_REQUESTED, FREE_COMPLETED = 0, 1, 2
-SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP, SEGMENT_UNMAP = 3, 4, 5, 6
-OUT_OF_MEMORY = 7
-
-# Codes of the column `state`, in the order of `worker.STATES`.
-ALLOCATED, AWAITING_FREE, INACTIVE = 0, 1, 2
 
 
 @dataclass(frozen=True)
