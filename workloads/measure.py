@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch import Tensor
 from sp_profiler.record.live_bytes import LiveBytes, LiveStorage
 from sp_profiler.record.places import Place, Places
 from sp_profiler.record.saved_tensors import SavedReport, SavedTensors, storages
+from sp_profiler.record.storages import NamedStorage
 from sp_profiler.theory.communication import wire_bytes
 from workloads.communication import Call, Communicator
 from workloads.config import WorkloadConfig
@@ -29,27 +30,13 @@ _MOMENTS_S = (0.001, 0.01, 0.1, 1.0)
 
 
 @dataclass(frozen=True)
-class HiddenTensor:
-    """A storage that lives at the end of forward although no operator saved it and nobody was given it.
-
-    `operator` made it, while the forward of `module` ran.
-    """
-
-    module: str | None
-    layer: int | None
-    operator: str
-    shape: tuple[int, ...]
-    dtype: str
-    bytes: int
-
-
-@dataclass(frozen=True)
 class SavedMeasurement:
     """One rank's step: one micro-batch's forward, all backwards, the optimizer. All in bytes."""
 
     saved: SavedReport
     """What one micro-batch keeps for backward."""
-    hidden: tuple[HiddenTensor, ...]
+    hidden: tuple[NamedStorage, ...]
+    """What lives at the end of forward although no operator saved it and nobody was given it."""
     parameter_bytes: int
     gradient_bytes: int
     """Of the distinct storages behind `.grad` when the optimizer steps."""
@@ -74,7 +61,7 @@ class SavedMeasurement:
         return {
             **self.saved.to_json(),
             "hidden_bytes": self.hidden_bytes,
-            "hidden": [{**asdict(tensor), "shape": list(tensor.shape)} for tensor in self.hidden],
+            "hidden": [tensor.to_json() for tensor in self.hidden],
             "parameter_bytes": self.parameter_bytes,
             "gradient_bytes": self.gradient_bytes,
             "optimizer_bytes": self.optimizer_bytes,
@@ -159,7 +146,7 @@ def _prepare(workload: Workload) -> None:
 
 def _measured_step(
     workload: Workload, tokens: Tensor, places: Places, live: LiveBytes
-) -> tuple[SavedReport, tuple[HiddenTensor, ...]]:
+) -> tuple[SavedReport, tuple[LiveStorage, ...]]:
     """A step as `Workload.step` does it; saved and hidden are those of its first micro-batch."""
     known = {storage.storage for storage in live.alive()}
     with places, SavedTensors(workload.model, places=places) as saved:
@@ -174,7 +161,7 @@ def _measured_step(
     return saved.report(), hidden
 
 
-def _hidden_from(live: LiveBytes, known: set[int]) -> tuple[HiddenTensor, ...]:
+def _hidden_from(live: LiveBytes, known: set[int]) -> tuple[LiveStorage, ...]:
     """What lives and is not known. The transport's threads let go of a collective's tensors a moment after
     it is over: they are given that moment, and whoever keeps a tensor keeps it longer."""
 
@@ -186,13 +173,7 @@ def _hidden_from(live: LiveBytes, known: set[int]) -> tuple[HiddenTensor, ...]:
         if found:
             time.sleep(moment_s)
             found = unknown()
-    return tuple(_hidden(one) for one in found)
-
-
-def _hidden(storage: LiveStorage) -> HiddenTensor:
-    return HiddenTensor(
-        storage.module, storage.layer, storage.operator, storage.shape, storage.dtype, storage.bytes
-    )
+    return tuple(found)
 
 
 def _optimizer_state(optimizer: torch.optim.Optimizer) -> list[Tensor]:

@@ -17,19 +17,14 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from sp_profiler.record.places import NOWHERE, Place
+from sp_profiler.record.storages import NamedStorage
 
 
-@dataclass(frozen=True)
-class LiveStorage:
+@dataclass(frozen=True, kw_only=True)
+class LiveStorage(NamedStorage):
     """One storage: `storage` is its `_cdata` while it lives; shape and dtype of the tensor it came with."""
 
     storage: int
-    bytes: int
-    operator: str
-    module: str | None
-    layer: int | None
-    shape: tuple[int, ...]
-    dtype: str
 
 
 class LiveBytes(TorchDispatchMode):
@@ -96,12 +91,19 @@ class LiveBytes(TorchDispatchMode):
         if key in self._live:
             return
         dtype = str(tensor.dtype).removeprefix("torch.")
-        size = storage.nbytes()
-        live = LiveStorage(key, size, operator, place.module, place.layer, tuple(tensor.shape), dtype)
+        live = LiveStorage(
+            storage=key,
+            module=place.module,
+            layer=place.layer,
+            operator=operator,
+            shape=tuple(tensor.shape),
+            dtype=dtype,
+            bytes=storage.nbytes(),
+        )
         # Other threads let go too (those of gloo when a collective is over): they only leave word. They do
         # so before the memory can be given to another storage.
         self._live[key] = (live, weakref.ref(storage, lambda _: self._gone.append(key)))
-        self._live_bytes += size
+        self._live_bytes += live.bytes
 
     def _let_go(self) -> None:
         while self._gone:

@@ -19,6 +19,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.overrides import TorchFunctionMode
 
 from sp_profiler.record.places import Place, Places
+from sp_profiler.record.storages import NamedStorage
 
 CHECKPOINT = "checkpoint"
 """Operator of what `torch.utils.checkpoint` keeps: the inputs of the part that it will run again."""
@@ -29,21 +30,11 @@ _NO_NUMBER = 2**63
 """Leaves' accumulators are no operators; their sequence number is beyond this."""
 
 
-@dataclass(frozen=True)
-class SavedTensor:
-    """A storage kept for backward, as the first operator that saved it gave it.
-
-    `bytes` is the whole storage, of which the tensor of `shape` may be a part. `module` is None for what
-    was saved outside of every module.
-    """
+@dataclass(frozen=True, kw_only=True)
+class SavedTensor(NamedStorage):
+    """A storage kept for backward, as the first operator that saved it gave it."""
 
     term: str
-    module: str | None
-    layer: int | None
-    operator: str
-    shape: tuple[int, ...]
-    dtype: str
-    bytes: int
 
 
 @dataclass(frozen=True)
@@ -62,16 +53,7 @@ class SavedReport:
         for tensor in self.tensors:
             counts[tensor] = counts.get(tensor, 0) + 1
         entries = [
-            {
-                "term": tensor.term,
-                "module": tensor.module,
-                "layer": tensor.layer,
-                "operator": tensor.operator,
-                "shape": list(tensor.shape),
-                "dtype": tensor.dtype,
-                "bytes": tensor.bytes * count,
-                "count": count,
-            }
+            {"term": tensor.term, **tensor.to_json(), "bytes": tensor.bytes * count, "count": count}
             for tensor, count in counts.items()
         ]
         return {"saved_bytes": self.saved_bytes, "tensors": entries}
@@ -172,13 +154,13 @@ class SavedTensors:
             yield (
                 storage._cdata,
                 SavedTensor(
-                    term_of(saving.place, operator),
-                    saving.place.module,
-                    saving.place.layer,
-                    operator,
-                    saving.shape,
-                    saving.dtype,
-                    storage.nbytes(),
+                    term=term_of(saving.place, operator),
+                    module=saving.place.module,
+                    layer=saving.place.layer,
+                    operator=operator,
+                    shape=saving.shape,
+                    dtype=saving.dtype,
+                    bytes=storage.nbytes(),
                 ),
             )
 

@@ -6,11 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sp_profiler.analysis.memory.closed_form import Terms, whole
 from sp_profiler.analysis.memory.results import MemoryBlock, SavedPart, SavedTensors, SavedTerm
 from sp_profiler.ledger import LedgerEntry
-
-TheoryTerms = Mapping[tuple[str, int | None], int]
-"""Bytes by (term, layer); layer None is the sum over all layers and what lies outside of blocks."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ class _Entry:
 
 
 def saved_tensors(
-    run_json: Mapping[str, Any] | None, theory: TheoryTerms | None
+    run_json: Mapping[str, Any] | None, theory: Terms | None
 ) -> tuple[list[SavedTensors], list[LedgerEntry]]:
     """Every rank's saved tensors by rank, empty where run.json tells of none; what could not be used.
 
@@ -68,7 +66,7 @@ def saved_tensors(
     return saved, [entry for one in saved for entry in _unequal(one)]
 
 
-def _of_rank(rank: int, entry: _Entry, theory: TheoryTerms | None) -> SavedTensors:
+def _of_rank(rank: int, entry: _Entry, theory: Terms | None) -> SavedTensors:
     measured: dict[tuple[str, int | None], list[int]] = {}
     for tensor in entry.tensors:
         for layer in {None, tensor.layer}:
@@ -80,9 +78,7 @@ def _of_rank(rank: int, entry: _Entry, theory: TheoryTerms | None) -> SavedTenso
     return SavedTensors(
         rank=rank,
         saved_bytes=entry.saved_bytes,
-        theory_bytes=None
-        if theory is None
-        else sum(n for (_, layer), n in expected.items() if layer is None),
+        theory_bytes=None if theory is None else whole(theory),
         terms=[
             SavedTerm(
                 term,
@@ -107,10 +103,6 @@ def _of_rank(rank: int, entry: _Entry, theory: TheoryTerms | None) -> SavedTenso
         optimizer_bytes=entry.optimizer_bytes,
         parts=[SavedPart(t.term, t.module, t.operator, t.bytes, t.count) for t in entry.tensors],
     )
-
-
-def _whole(terms: TheoryTerms) -> int:
-    return sum(count for (_, layer), count in terms.items() if layer is None)
 
 
 def _order(key: tuple[str, int | None]) -> tuple[str, int]:
@@ -143,11 +135,11 @@ def _hidden(one: _Hidden) -> MemoryBlock:
 
 def _unequal(saved: SavedTensors) -> list[LedgerEntry]:
     """Its tensors must add up to what it says; a file that was edited may not."""
-    whole = sum(term.bytes for term in saved.terms if term.layer is None)
-    if whole == saved.saved_bytes:
+    added = sum(term.bytes for term in saved.terms if term.layer is None)
+    if added == saved.saved_bytes:
         return []
     text = (
-        f"saved_tensors of rank {saved.rank} in run.json add up to {whole} bytes, not to its "
+        f"saved_tensors of rank {saved.rank} in run.json add up to {added} bytes, not to its "
         f"saved_bytes {saved.saved_bytes}"
     )
     return [LedgerEntry("saved-tensors-unequal", "assumption", text, "run.json")]
