@@ -1,4 +1,4 @@
-"""`sp-profile run` as a user meets it: folders, files, exit codes, and what is on which stream."""
+"""`sp-profile run` of a shipped workload: folders, files, exit codes, and what is on which stream."""
 
 from __future__ import annotations
 
@@ -9,34 +9,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
+from cli_helpers import cli, load, names
 
 from sp_profiler.cli.main import main
 from sp_profiler.cli.run import publish_on_error
 from sp_profiler.errors import InputError
-from sp_profiler.record.runfolder import PendingFolder, unused
+from sp_profiler.record.runfolder import PendingFolder
 
 TINY = ("--layers", "1", "--seq-len", "16", "--hidden", "32", "--heads", "4", "--vocab", "64")
 TINY_STEPS = ("--warmup", "1", "--active-steps", "1")
-
-
-def sp_profile(*arguments: str, cwd: Path, timeout_s: float = 150) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sp_profiler", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=timeout_s, check=False)
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
-
-
-def load(path: Path) -> Any:
-    return json.loads(path.read_text())
-
-
-# --- what is refused before anything starts ---------------------------------------------------------
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -101,85 +85,6 @@ def test_without_torch_it_says_what_to_install(tmp_path: Path) -> None:
     assert 'pip install "sp-profiler[run]"' in done.stderr
 
 
-# --- the folder in the making -----------------------------------------------------------------------
-
-
-def test_a_folder_appears_only_when_it_is_published(tmp_path: Path) -> None:
-    with PendingFolder(tmp_path / "run") as pending:
-        (pending.path / "run.json").write_text("{}")
-        (pending.logs / "rank-00000.log").write_text("words")
-        assert not (tmp_path / "run").exists()
-        assert pending.publish() == tmp_path / "run"
-    assert names(tmp_path) == ["run"]
-    assert names(tmp_path / "run") == ["run.json"]
-
-
-def test_a_folder_that_is_not_published_leaves_nothing(tmp_path: Path) -> None:
-    with PendingFolder(tmp_path / "run") as pending:
-        (pending.path / "run.json").write_text("{}")
-    assert names(tmp_path) == []
-
-
-def test_logs_of_a_failed_run_are_kept_beside(tmp_path: Path) -> None:
-    (tmp_path / "run.failed").mkdir()  # of an earlier failure: not touched
-    with PendingFolder(tmp_path / "run") as pending:
-        (pending.path / "rank-00000.pt.trace.json.gz").write_bytes(b"half")
-        (pending.logs / "rank-00000.log").write_text("words")
-        (pending.logs / "launcher.log").write_text("")
-        assert pending.keep_logs() == tmp_path / "run.failed-2"
-    assert names(tmp_path) == ["run.failed", "run.failed-2"]
-    assert names(tmp_path / "run.failed-2") == ["rank-00000.log"]
-
-
-def test_force_replaces_the_run_and_nothing_else(tmp_path: Path) -> None:
-    for name in ("notes.txt", "run.json", "rank-00000.pt.trace.json.gz", "rank-00001.pt.trace.json.gz"):
-        (tmp_path / name).write_text("old")
-    with PendingFolder(tmp_path, force=True) as pending:
-        (pending.path / "run.json").write_text("new")
-        (pending.path / "rank-00000.pt.trace.json.gz").write_text("new")
-        pending.publish()
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
-        "notes.txt": "old",
-        "run.json": "new",
-        "rank-00000.pt.trace.json.gz": "new",
-    }
-
-
-def test_two_runs_of_one_name_at_once_both_stay(tmp_path: Path) -> None:
-    with PendingFolder(tmp_path / "run") as one:
-        one.path = one.path.rename(tmp_path / ".run.1.partial")  # in life the other is another process
-        with PendingFolder(tmp_path / "run") as other:
-            (one.path / "run.json").write_text("one")
-            (other.path / "run.json").write_text("other")
-            assert one.publish() == tmp_path / "run"
-            assert other.publish() == tmp_path / "run-2"
-    assert (tmp_path / "run" / "run.json").read_text() == "one"
-    assert (tmp_path / "run-2" / "run.json").read_text() == "other"
-    assert names(tmp_path) == ["run", "run-2"]
-
-
-def test_a_folder_that_is_there_is_filled_from_within(tmp_path: Path) -> None:
-    """It may be a mount: nothing can be renamed into it from outside."""
-    with PendingFolder(tmp_path) as pending:
-        assert pending.path.parent == tmp_path
-        (pending.path / "run.json").write_text("{}")
-        (pending.path / ".rank-00000.pt.trace.json.gz.7.gz.tmp").write_text("half")
-        assert pending.publish() == tmp_path
-    assert names(tmp_path) == ["run.json"]
-
-
-def test_what_came_into_an_empty_folder_meanwhile_stays(tmp_path: Path) -> None:
-    target = tmp_path / "run"
-    target.mkdir()
-    with PendingFolder(target) as pending:
-        (pending.path / "run.json").write_text("ours")
-        (target / "run.json").write_text("theirs")
-        assert pending.publish() == tmp_path / "run-2"
-    assert names(target) == ["run.json"]
-    assert (target / "run.json").read_text() == "theirs"
-    assert (tmp_path / "run-2" / "run.json").read_text() == "ours"
-
-
 @pytest.mark.parametrize(
     ("error", "kept"),
     [(InputError("x"), True), (OSError("x"), True), (KeyError("x"), True), (KeyboardInterrupt(), False)],
@@ -199,20 +104,10 @@ def test_a_failed_analysis_keeps_the_recording_and_its_error(
     assert capsys.readouterr().err == (f"{said}{tmp_path / 'run'}\n" if kept else "")
 
 
-def test_unused_counts_up(tmp_path: Path) -> None:
-    assert unused(tmp_path / "a") == tmp_path / "a"
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a-2").mkdir()
-    assert unused(tmp_path / "a") == tmp_path / "a-3"
-
-
-# --- whole runs -------------------------------------------------------------------------------------
-
-
 @pytest.mark.gloo
 def test_a_workload_from_command_to_report(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    done = sp_profile(
+    done = cli(
         "run",
         "tp",
         "--comm",
@@ -254,166 +149,11 @@ def test_a_workload_from_command_to_report(tmp_path: Path) -> None:
 
 @pytest.mark.gloo
 def test_json_on_stdout_is_the_report(tmp_path: Path) -> None:
-    done = sp_profile("run", "ddp", *TINY, *TINY_STEPS, "--json", cwd=tmp_path)
+    done = cli("run", "ddp", *TINY, *TINY_STEPS, "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (folder,) = (tmp_path / "sp-profile-runs").iterdir()
     assert folder.name.endswith("Z-ddp")
     assert json.loads(done.stdout) == load(folder / "report.json")
-
-
-SCRIPT = """
-import sys, torch, torch.distributed as dist
-import sp_profiler
-dist.init_process_group("gloo")
-with sp_profiler.capture() as prof:
-    for step in range(4):
-        dist.all_reduce(torch.ones(64) @ torch.ones(64, 64))
-        prof.step()
-print("trained", flush=True)
-dist.destroy_process_group()
-sys.exit({code})
-"""
-
-
-@pytest.mark.gloo
-@pytest.mark.parametrize("code", [0, 5])
-def test_your_own_script_under_torchrun(tmp_path: Path, code: int) -> None:
-    """Its output is its own, its exit code is ours (torchrun makes 1 of any failure)."""
-    (tmp_path / "train.py").write_text(SCRIPT.format(code=code))
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = sp_profile("run", "--active-steps", "2", "--", *torchrun, "train.py", cwd=tmp_path)
-    assert done.returncode == (1 if code else 0), done.stderr
-    assert done.stdout.startswith("trained")
-    (folder,) = (tmp_path / "sp-profile-runs").iterdir()
-    assert folder.name.endswith("Z-train")
-    assert {"rank-00000.pt.trace.json.gz", "rank-00001.pt.trace.json.gz", "report.html"} <= set(names(folder))
-    run = load(folder / "run.json")
-    assert run["command"][:3] == ["sp-profile", "run", "--"]
-    assert run["workload"] is None
-    assert run["schedule"]["active"] == 2
-    assert [step["step"] for step in load(folder / "report.json")["steps"]] == [1, 2, 1, 2]
-
-
-@pytest.mark.parametrize("code", [0, 42])
-def test_a_command_without_a_trace_keeps_its_exit_code(tmp_path: Path, code: int) -> None:
-    done = sp_profile("run", "--", sys.executable, "-c", f"raise SystemExit({code})", cwd=tmp_path)
-    assert done.returncode == code
-    if code:
-        assert "the command failed (exit code 42) and left no trace" in done.stderr
-    else:
-        assert "the command left no trace" in done.stderr
-        assert "sp_profiler.capture()" in done.stderr
-    assert list((tmp_path / "sp-profile-runs").iterdir()) == []
-
-
-RECORDER = """
-import os, sys, time
-from pathlib import Path
-from sp_profiler.record.progress import report
-from sp_profiler.trace.write import TraceWriter
-out = Path(os.environ["SP_PROFILE_OUT"])
-for part in {parts!r}:
-    (out / part).mkdir(exist_ok=True)
-    writer = TraceWriter(rank=0, world_size=1)
-    writer.kernel("sm90_xmma_gemm_bf16", 0, 100, stream=7).collective("all_reduce", 50, 100, stream=20)
-    writer.write(out / part / "rank-00000.pt.trace.json.gz")
-report("steps", steps=1)
-print("words of the script", flush=True)
-time.sleep({sleep_s})
-sys.exit(7)
-"""
-
-
-def recorder(parts: list[str], sleep_s: float = 0) -> list[str]:
-    """A command that leaves traces as `capture` does, without torch."""
-    return [sys.executable, "-c", RECORDER.format(parts=parts, sleep_s=sleep_s)]
-
-
-def test_with_json_stdout_holds_the_report_alone(tmp_path: Path) -> None:
-    done = sp_profile("run", "--json", "--out", "out", "--", *recorder([""]), cwd=tmp_path)
-    assert done.returncode == 7
-    assert json.loads(done.stdout) == load(tmp_path / "out" / "report.json")
-    assert "words of the script" in done.stderr
-
-
-def test_every_capture_of_a_command_gets_its_report(tmp_path: Path) -> None:
-    parts = ["", "capture-2", "capture-10"]
-    done = sp_profile("run", "--out", "out", "--", *recorder(parts), cwd=tmp_path)
-    assert done.returncode == 7
-    assert done.stderr.splitlines() == ["further report: out/capture-2", "further report: out/capture-10"]
-    for part in parts:
-        folder = tmp_path / "out" / part
-        assert {"run.json", "rank-00000.pt.trace.json.gz", "report.json", "report.html"} <= set(names(folder))
-        assert load(folder / "run.json")["command"][:3] == ["sp-profile", "run", "--"]
-        assert load(folder / "report.json")["totals"]["exposed_ns"] == 50_000
-
-
-def test_a_second_capture_counts_when_the_first_recorded_nothing(tmp_path: Path) -> None:
-    done = sp_profile("run", "--out", "out", "--", *recorder(["capture-2"]), cwd=tmp_path)
-    assert done.returncode == 7
-    assert done.stderr == ""
-    assert "report: out/capture-2/report.html" in done.stdout
-
-
-def test_a_command_that_recorded_nothing_is_not_told_to_add_what_it_has(tmp_path: Path) -> None:
-    done = sp_profile("run", "--out", "out", "--", *recorder([]), cwd=tmp_path)
-    assert done.returncode == 7
-    assert "left no trace: it ended before" in done.stderr
-    assert names(tmp_path) == []
-
-
-@pytest.mark.parametrize("how", ["interrupt", "timeout"])
-def test_what_a_command_recorded_before_its_end_was_called_for_is_kept(tmp_path: Path, how: str) -> None:
-    limit = ["--timeout", "1"] if how == "timeout" else []
-    command = [sys.executable, "-m", "sp_profiler", "run", "--out", "out", *limit, "--", *recorder([""], 600)]
-    process = subprocess.Popen(
-        command,
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "words of the script\n"
-    if how == "interrupt":
-        os.killpg(process.pid, signal.SIGINT)  # as the terminal does
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == (130 if how == "interrupt" else 4), err
-    assert out == ""
-    assert "what was recorded is in out: sp-profile analyze out" in err
-    assert names(tmp_path) == ["out"]
-    assert names(tmp_path / "out") == ["rank-00000.pt.trace.json.gz", "run.json"]
-    assert main(["analyze", str(tmp_path / "out")]) == 0
-
-
-def test_a_report_that_fails_only_warns(tmp_path: Path) -> None:
-    script = (
-        "import os, pathlib\n"
-        "out = pathlib.Path(os.environ['SP_PROFILE_OUT'])\n"
-        "(out / 'rank-00000.pt.trace.json.gz').write_bytes(b'no trace at all')\n"
-        "raise SystemExit(9)"
-    )
-    done = sp_profile("run", "--out", "kept", "--", sys.executable, "-c", script, cwd=tmp_path)
-    assert done.returncode == 9
-    assert "no report could be made" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert "rank-00000.pt.trace.json.gz" in names(tmp_path / "kept")
-
-
-def test_a_defect_of_ours_hides_neither_traces_nor_exit_code(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def breaks(*_: object) -> None:
-        raise ZeroDivisionError("of ours")
-
-    monkeypatch.setattr("sp_profiler.engine.analyze_run", breaks)
-    monkeypatch.chdir(tmp_path)
-    assert main(["run", "--out", "kept", "--", *recorder([""])]) == 7
-    told = capsys.readouterr().err
-    assert "in breaks" in told  # where it happened
-    assert "no report could be made: ZeroDivisionError: of ours\ntraces: kept" in told
-    assert names(tmp_path / "kept") == ["rank-00000.pt.trace.json.gz", "run.json"]
 
 
 @pytest.mark.gloo
@@ -462,7 +202,7 @@ def test_an_interrupted_workload_leaves_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.gloo
 def test_the_demo_shows_overlap_where_the_schedule_has_it(tmp_path: Path) -> None:
-    done = sp_profile("run", "demo", "--out", "demo", cwd=tmp_path, timeout_s=280)
+    done = cli("run", "demo", "--out", "demo", cwd=tmp_path, timeout_s=280)
     assert done.returncode == 0, done.stderr
     assert done.stdout.rstrip().endswith("report: demo/index.html")
     folder = tmp_path / "demo"
