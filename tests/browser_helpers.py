@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -159,6 +161,16 @@ def chromium(executable: str, profile: Path) -> Iterator[Page]:
         yield page
     finally:
         _end(process, to_browser, from_browser)
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    """One browser for the tests of a file that imports this name."""
+    executable = find_chromium()
+    if executable is None:
+        pytest.skip("no chromium on this machine")
+    with chromium(executable, tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
 
 
 def _end(process: subprocess.Popen[bytes], *pipes: int) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser_helpers import Page, chromium, find_chromium
+from browser_helpers import Page
+from browser_helpers import page as page  # a fixture
 from plan_helpers import executions_shared
 
 import sp_profiler
@@ -21,15 +21,6 @@ def plan() -> Plan:
     rates = {"flops": 1e12, "bandwidth": 1e9, "latency": 5e-6, "memory_bandwidth": 1e11}
     with executions_shared():
         return sp_profiler.plan(**SIZES, layers=(1, 2, 3), **rates)
-
-
-@pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    executable = find_chromium()
-    if executable is None:
-        pytest.skip("no chromium on this machine")
-    with chromium(executable, tmp_path_factory.mktemp("profile")) as opened:
-        yield opened
 
 
 @pytest.mark.browser

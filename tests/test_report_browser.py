@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser_helpers import Page, chromium, find_chromium
+from browser_helpers import Page
+from browser_helpers import page as page  # a fixture
 from report_helpers import HOSTILE, make_report
 from test_report_html import hostile_report, value_at
 
@@ -15,15 +15,6 @@ from sp_profiler.report import html
 from sp_profiler.report.model import Report
 
 pytestmark = pytest.mark.browser
-
-
-@pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    executable = find_chromium()
-    if executable is None:
-        pytest.skip("no chromium on this machine")
-    with chromium(executable, tmp_path_factory.mktemp("profile")) as opened:
-        yield opened
 
 
 def show(page: Page, text: str, folder: Path) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browser_helpers import Page, chromium, find_chromium
+from browser_helpers import Page
+from browser_helpers import page as page  # a fixture
 from memory_report_helpers import F, figures_of, make_blocks, make_memory, saved_of
 from report_helpers import HOSTILE, MS, T0, make_report
 from test_report_memory_formats import four_runs, with_memory
@@ -22,15 +22,6 @@ from sp_profiler.report.memory_html import memory_part, render_html
 
 PLOTS = ("memory-curve", "memory-peak", "memory-border", "memory-saved", "memory-lifetimes")
 MIB = 1024 * 1024
-
-
-@pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    executable = find_chromium()
-    if executable is None:
-        pytest.skip("no chromium on this machine")
-    with chromium(executable, tmp_path_factory.mktemp("profile")) as opened:
-        yield opened
 
 
 def show(page: Page, text: str, folder: Path, scheme: str = "light") -> None:
