@@ -89,7 +89,9 @@ def test_a_trace_is_never_overwritten_by_its_report(trace: Path, tmp_path: Path)
     before = trace.read_bytes()
     (tmp_path / "link.json").symlink_to(trace)
     for name in (trace, tmp_path / "link.json"):
-        refused(cli("analyze", trace, "--format", "json", "-o", name, "--force"), 2, name.name, "is a trace")
+        refused(
+            cli("analyze", trace, "--format", "json", "-o", name, "--force"), 2, name.name, "is to be read"
+        )
     assert trace.read_bytes() == before
 
 

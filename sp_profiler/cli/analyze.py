@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import itertools
-import os
 import sys
-from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sp_profiler.cli import ledger
 from sp_profiler.cli.baseline import load_baseline
 from sp_profiler.cli.options import add_reading, add_window, reading, window_rule
-from sp_profiler.cli.output import (
-    add_output,
-    formats_of,
-    prints_text,
-    refuse_file_for_folder,
-    refuse_folders_of,
-    settle_output,
-)
-from sp_profiler.errors import EXIT_OK, InputError, SpProfilerError, UsageError
-from sp_profiler.ledger import LedgerEntry, refused_by_strict
+from sp_profiler.cli.output import add_output, formats_of, places_of, settle_output
+from sp_profiler.cli.progress import analyzed
+from sp_profiler.errors import EXIT_OK, SpProfilerError
 
 if TYPE_CHECKING:
     from sp_profiler.analysis.contention import Baseline
@@ -51,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also the critical path of one step, found by HTA (extra 'hta')",
     )
-    parser.add_argument("--strict", action="store_true", help="refuse (exit 3) files with losses or repairs")
+    ledger.add_strict(parser)
     add_reading(parser)
     add_output(parser, "report")
 
@@ -75,8 +67,8 @@ def run(args: argparse.Namespace) -> int:
     for files, place in zip(runs, places, strict=True):
         try:
             report = _analyze_one(files, how, rule, args.strict, lent)
-            if not (len(runs) == 1 and _shows_ledger(args)):
-                _warn(report)
+            if not (len(runs) == 1 and ledger.is_shown(args)):
+                ledger.warn("analyze", report.data_quality)
             if args.critical_path:
                 report = _with_critical_path(report)
             reports.append(report)
@@ -94,50 +86,20 @@ def run(args: argparse.Namespace) -> int:
 
 
 def distinct(runs: list[RunFiles]) -> list[RunFiles]:
-    """The runs, each with a name of its own: where two share one, the later get a number."""
+    """The runs, each with a name of its own, and none that of a file beside their folders."""
     from sp_profiler.report.comparison import DATA, PAGE
+    from sp_profiler.trace.find import distinct_names
 
-    taken = {PAGE, DATA}  # lie beside the folders of the runs
-    named: list[RunFiles] = []
-    for one in runs:
-        names = (one.name if count == 1 else f"{one.name}-{count}" for count in itertools.count(1))
-        name = next(name for name in names if name not in taken)
-        taken.add(name)
-        named.append(replace(one, name=name))
-    return named
+    names = distinct_names((one.name for one in runs), taken=(PAGE, DATA))
+    return [replace(one, name=name) for one, name in zip(runs, names, strict=True)]
 
 
 def _places(args: argparse.Namespace, runs: list[RunFiles]) -> list[Path | None]:
-    """Where each run's files go, refusing before the work what would be refused after it."""
     from sp_profiler.report.comparison import DATA, PAGE
-    from sp_profiler.report.format import counted
-    from sp_profiler.report.save import file_names, is_one_file, refuse_existing
+    from sp_profiler.report.save import file_names
 
-    if args.out is None:
-        return [None] * len(runs)
-    formats = formats_of(args)
-    out = Path(args.out)
-    if is_one_file(args.out, formats, len(runs)):
-        places, files = [out], [out]
-    else:
-        what = f"{counted(len(runs), 'run')} as {', '.join(formats)}"
-        refuse_file_for_folder(out, args.out, f"{what} {'need' if len(runs) > 1 else 'needs'}")
-        places = [out] if len(runs) == 1 else [out / run.name for run in runs]
-        files = [place / name for place in places for name in file_names(formats)]
-        if len(runs) > 1:
-            files += [out / PAGE, out / DATA]
-    refuse_existing(files, args.force)
-    _refuse_traces(files, runs)
-    refuse_folders_of(files)
-    return list(places)
-
-
-def _refuse_traces(files: Iterable[Path], runs: Iterable[RunFiles]) -> None:
-    """UsageError when a report would take the place of a trace: `--force` cannot mean that."""
-    traces = {os.path.realpath(trace) for run in runs for trace in run.files}
-    for file in files:
-        if os.path.realpath(file) in traces:
-            raise UsageError(f"{file} is a trace to be analysed: choose another name for the report")
+    traces = (trace for run in runs for trace in run.files)
+    return places_of(args, [run.name for run in runs], file_names, traces, (PAGE, DATA))
 
 
 def _with_critical_path(report: Report) -> Report:
@@ -149,50 +111,11 @@ def _with_critical_path(report: Report) -> Report:
 def _analyze_one(
     files: RunFiles, how: dict[str, Any], rule: WindowRule, strict: bool, lent: Baseline | None
 ) -> Report:
-    from sp_profiler.cli.progress import Files
-    from sp_profiler.engine import analyze_files
-
-    with Files(files) as progress:
-        report = analyze_files(
-            files,
-            rule,
-            baseline=lent,
-            on_file=progress.read,
-            on_rank=progress.analysed,
-            on_loaded=(lambda ledger: _refuse(files, ledger)) if strict else None,
-            **how,
-        )
-    if strict:
-        _refuse(files, report.data_quality)
+    refuse = partial(ledger.refuse, files.name) if strict else None
+    report = analyzed(files, rule, baseline=lent, on_loaded=refuse, **how)
+    if refuse is not None:
+        refuse(report.data_quality)
     return report
-
-
-def _warn(report: Report) -> None:
-    """Losses and repairs, on stderr."""
-    for entry in refused_by_strict(report.data_quality):
-        print(f"sp-profile analyze: {sentence(entry)}", file=sys.stderr)
-
-
-def _shows_ledger(args: argparse.Namespace) -> bool:
-    """Whether a run's ledger is printed where stderr goes too, so that a warning would say it twice."""
-    return not prints_text(args) and sys.stdout.isatty() and sys.stderr.isatty()
-
-
-def _refuse(files: RunFiles, entries: Iterable[LedgerEntry]) -> None:
-    """Raise InputError when `--strict` refuses."""
-    refused = refused_by_strict(entries)
-    if refused:
-        raise InputError(f"--strict refuses {files.name}: " + "; ".join(sentence(entry) for entry in refused))
-
-
-def sentence(entry: LedgerEntry) -> str:
-    """A ledger entry in one line: where, what, how often."""
-    from sp_profiler.report.format import visible
-
-    where = f"{entry.file}: " if entry.file else ""
-    at = f", first at byte {entry.first_offset}" if entry.first_offset is not None else ""
-    times = f" ({entry.count} times{at})" if entry.count > 1 else f" ({at[2:]})" if at else ""
-    return visible(f"{where}{entry.text}{times}")
 
 
 def _save(report: Report, args: argparse.Namespace, place: Path | None, runs: int) -> None:

@@ -6,26 +6,19 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sp_profiler.cli import ledger
 from sp_profiler.cli.options import add_reading, reading
-from sp_profiler.cli.output import (
-    add_output,
-    formats_of,
-    prints_text,
-    refuse_file_for_folder,
-    refuse_folders_of,
-    settle_output,
-)
-from sp_profiler.errors import EXIT_OK, InputError, SpProfilerError, UsageError
-from sp_profiler.ledger import refused_by_strict
+from sp_profiler.cli.output import add_output, formats_of, places_of, prints_text, settle_output
+from sp_profiler.cli.progress import analyzed
+from sp_profiler.errors import EXIT_OK, SpProfilerError, UsageError
 
 if TYPE_CHECKING:
-    from sp_profiler.report.model import Report
     from sp_profiler.snapshot.find import Source
     from sp_profiler.snapshot.section import Section
-    from sp_profiler.trace.tables import RunFiles
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="trace, snapshot of torch.cuda.memory._dump_snapshot, folder of either, or glob; files named"
         " together are ranks of one run",
     )
-    parser.add_argument("--strict", action="store_true", help="refuse (exit 3) files with losses or repairs")
+    ledger.add_strict(parser)
     add_reading(parser)
     add_output(parser, "section")
 
@@ -82,8 +75,9 @@ def show(args: argparse.Namespace, command: str) -> int:
     for source, place in zip(sources, places, strict=True):
         try:
             section = _section(source, how, args.strict)
-            _warn(section, command, args)
-            _write(section, args, place)
+            if not ledger.is_shown(args):
+                ledger.warn(command, section.ledger)
+            _write(section, args, place, len(sources))
             sections.append(section)
         except SpProfilerError as error:
             if len(sources) == 1:
@@ -98,54 +92,24 @@ def _section(source: Source, how: dict[str, Any], strict: bool) -> Section:
     """The memory of one run; InputError when `--strict` refuses its files."""
     from sp_profiler.snapshot.section import section_of
 
-    section = section_of(source, lambda files: _report(files, how))
-    refused = refused_by_strict(section.ledger) if strict else []
-    if refused:
-        from sp_profiler.cli.analyze import sentence
-
-        raise InputError(f"--strict refuses {source.name}: " + "; ".join(map(sentence, refused)))
+    section = section_of(source, partial(analyzed, **how))
+    if strict:
+        ledger.refuse(source.name, section.ledger)
     return section
 
 
-def _report(files: RunFiles, how: dict[str, Any]) -> Report:
-    from sp_profiler.cli.progress import Files
-    from sp_profiler.engine import analyze_files
-
-    with Files(files) as progress:
-        return analyze_files(files, on_file=progress.read, on_rank=progress.analysed, **how)
-
-
 def _places(args: argparse.Namespace, sources: Sequence[Source]) -> list[Path | None]:
-    """Where each section's files go, refusing before the work what would be refused after it."""
-    from sp_profiler.report.format import counted
-    from sp_profiler.report.memory_save import file_names, is_one_file
-    from sp_profiler.report.save import refuse_existing
+    from sp_profiler.report.memory_save import file_names
 
-    formats = formats_of(args)
-    if args.out is None:
-        if len(sources) > 1 and formats == ["json"]:
-            raise UsageError(f"{len(sources)} runs as JSON need -o DIR to be written to")
-        return [None] * len(sources)
-    out = Path(args.out)
-    if is_one_file(args.out, formats, len(sources)):
-        places, files = [out], [out]
-    else:
-        what = f"{counted(len(sources), 'run')} as {', '.join(formats)}"
-        refuse_file_for_folder(out, args.out, f"{what} {'need' if len(sources) > 1 else 'needs'}")
-        places = [out] if len(sources) == 1 else [out / source.name for source in sources]
-        files = [place / name for place in places for name in file_names(formats)]
-    refuse_existing(files, args.force)
-    inputs = {os.path.realpath(file) for source in sources for file in source.files}
-    for file in files:
-        if os.path.realpath(file) in inputs:
-            raise UsageError(f"{file} is to be read: choose another name for what is written")
-    refuse_folders_of(files)
-    return list(places)
+    if args.out is None and len(sources) > 1 and formats_of(args) == ["json"]:
+        raise UsageError(f"{len(sources)} runs as JSON need -o DIR to be written to")
+    inputs = (file for source in sources for file in source.files)
+    return places_of(args, [source.name for source in sources], file_names, inputs)
 
 
-def _write(section: Section, args: argparse.Namespace, place: Path | None) -> None:
+def _write(section: Section, args: argparse.Namespace, place: Path | None, runs: int) -> None:
     from sp_profiler.report.memory_save import render
-    from sp_profiler.report.save import write
+    from sp_profiler.report.save import is_one_file, write
 
     if place is None:
         return
@@ -155,19 +119,9 @@ def _write(section: Section, args: argparse.Namespace, place: Path | None) -> No
         for output in formats
         for name, content in render(section.memory, section.name, section.ledger, output).items()
     }
-    single = place == Path(args.out) and len(files) == 1 and not place.is_dir() and not args.out.endswith("/")
+    single = is_one_file(args.out, formats, runs)
     for name, content in files.items():
         write(place if single else place / name, content)
-
-
-def _warn(section: Section, command: str, args: argparse.Namespace) -> None:
-    """Losses and repairs, on stderr, unless the same terminal shows the whole ledger."""
-    from sp_profiler.cli.analyze import sentence
-
-    if not prints_text(args) and sys.stdout.isatty() and sys.stderr.isatty():
-        return
-    for entry in refused_by_strict(section.ledger):
-        print(f"sp-profile {command}: {sentence(entry)}", file=sys.stderr)
 
 
 def _print(sections: Sequence[Section], args: argparse.Namespace) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+import os
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from sp_profiler.cli.options import add_format
@@ -55,6 +56,47 @@ def settle_output(args: argparse.Namespace) -> list[str]:
 def prints_text(args: argparse.Namespace) -> bool:
     """Whether a text format goes to stdout in place of the summary."""
     return bool(formats_of(args)) and args.out is None
+
+
+def places_of(
+    args: argparse.Namespace,
+    names: Sequence[str],
+    file_names: Callable[[Sequence[str]], list[str]],
+    inputs: Iterable[str],
+    beside: Sequence[str] = (),
+) -> list[Path | None]:
+    """Where the files of each run go, refusing before the work what would be refused after it.
+
+    `names`: of the runs; several get a folder each, `beside` which the files of this name lie. `file_names`:
+    of the files that formats make of one run. `inputs`: the files that are read. None without `-o`. Raises
+    UsageError for a place that cannot be meant, that is taken (unless `--force`), or that takes no files.
+    """
+    from sp_profiler.report.format import counted
+    from sp_profiler.report.save import is_one_file, refuse_existing
+
+    if args.out is None:
+        return [None] * len(names)
+    formats, out, several = formats_of(args), Path(args.out), len(names) > 1
+    if is_one_file(args.out, formats, len(names)):
+        places, files = [out], [out]
+    else:
+        what = f"{counted(len(names), 'run')} as {', '.join(formats)}"
+        refuse_file_for_folder(out, args.out, f"{what} {'need' if several else 'needs'}")
+        places = [out / name for name in names] if several else [out]
+        files = [place / name for place in places for name in file_names(formats)]
+        files += [out / name for name in beside] if several else []
+    refuse_existing(files, args.force)
+    _refuse_inputs(files, inputs)
+    refuse_folders_of(files)
+    return list(places)
+
+
+def _refuse_inputs(files: Iterable[Path], inputs: Iterable[str]) -> None:
+    """UsageError when what is written would take the place of what is read: `--force` cannot mean that."""
+    read = {os.path.realpath(file) for file in inputs}
+    for file in files:
+        if os.path.realpath(file) in read:
+            raise UsageError(f"{file} is to be read: choose another name for what is written")
 
 
 def refuse_file_for_folder(out: Path, given: str, what: str) -> None:

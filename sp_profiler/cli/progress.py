@@ -5,8 +5,20 @@ from __future__ import annotations
 import os
 import sys
 from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
-from sp_profiler.trace.tables import RunFiles
+if TYPE_CHECKING:
+    from sp_profiler.analysis.steps import WindowRule
+    from sp_profiler.report.model import Report
+    from sp_profiler.trace.tables import RunFiles
+
+
+def analyzed(files: RunFiles, window: WindowRule | None = None, **options: Any) -> Report:
+    """`engine.analyze_files` with the bar; `options` are further ones of it."""
+    from sp_profiler.engine import analyze_files
+
+    with Files(files) as progress:
+        return analyze_files(files, window, on_file=progress.read, on_rank=progress.analysed, **options)
 
 
 class Files:

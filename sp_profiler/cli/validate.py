@@ -5,16 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sp_profiler.cli.analyze import distinct
 from sp_profiler.cli.options import add_reading, reading
+from sp_profiler.cli.progress import analyzed
 from sp_profiler.errors import EXIT_INPUT, EXIT_OK, SpProfilerError
 from sp_profiler.ledger import LedgerEntry, refused_by_strict
 
 if TYPE_CHECKING:
     from sp_profiler.report.model import Report
-    from sp_profiler.trace.tables import RunFiles
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     errors: dict[str, str] = {}
     for files in distinct(find_runs(args.paths)):
         try:
-            reports.append(_report_on(files, how))
+            reports.append(analyzed(files, **how))
         except SpProfilerError as error:
             errors[files.name] = str(error)
     ledgers = {report.run.name: tuple(report.data_quality) for report in ordered(reports)}
@@ -57,14 +57,6 @@ def run(args: argparse.Namespace) -> int:
             print(f"sp-profile validate: {visible(message)}", file=sys.stderr)
     refused = args.strict and any(refused_by_strict(entries) for entries in ledgers.values())
     return EXIT_INPUT if errors or refused else EXIT_OK
-
-
-def _report_on(files: RunFiles, how: dict[str, Any]) -> Report:
-    from sp_profiler.cli.progress import Files
-    from sp_profiler.engine import analyze_files
-
-    with Files(files) as progress:
-        return analyze_files(files, on_file=progress.read, on_rank=progress.analysed, **how)
 
 
 def _print_json(ledgers: dict[str, tuple[LedgerEntry, ...]], errors: dict[str, str]) -> None:

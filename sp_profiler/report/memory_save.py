@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from sp_profiler.analysis.memory.results import Memory
 from sp_profiler.ledger import LedgerEntry
@@ -17,12 +16,6 @@ def file_names(formats: Sequence[str]) -> list[str]:
 
     singles = [SINGLE_FILE[one] for one in formats if one in SINGLE_FILE]
     return singles + [f"{table}.{one}" for one in formats if one not in SINGLE_FILE for table in COLUMNS]
-
-
-def is_one_file(out: str, formats: Sequence[str], sections: int) -> bool:
-    """Whether `out` names the file itself: one section in one format, and no folder (`x/`)."""
-    single = sections == 1 and len(formats) == 1 and formats[0] in SINGLE_FILE
-    return single and not out.endswith("/") and not Path(out).is_dir()
 
 
 def render(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from sp_profiler.errors import InputError
 from sp_profiler.snapshot.read import ENDINGS, is_snapshot
-from sp_profiler.trace.find import find_runs
+from sp_profiler.trace.find import distinct_names, find_runs
 from sp_profiler.trace.tables import RunFiles
 
 
@@ -111,15 +111,6 @@ def _is_below(file: str, folder: str) -> bool:
 
 
 def _distinct(sources: list[Source]) -> list[Source]:
-    """The sources, each with a name of its own: where two share one, the later get a number."""
-    counts: dict[str, int] = {}
-    taken: set[str] = set()
-    named: list[Source] = []
-    for one in sources:
-        name = one.name
-        while name in taken:
-            counts[one.name] = counts.get(one.name, 1) + 1
-            name = f"{one.name}-{counts[one.name]}"
-        taken.add(name)
-        named.append(replace(one, name=name))
-    return named
+    """The sources, each with a name of its own."""
+    names = distinct_names(one.name for one in sources)
+    return [replace(one, name=name) for one, name in zip(sources, names, strict=True)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import itertools
 import json
 import os
 import re
@@ -46,6 +47,17 @@ def find_runs(paths: Sequence[str]) -> list[RunFiles]:
     for run in (*_runs_of_files(_distinct(files), ignored), *runs):
         once.setdefault(frozenset(map(os.path.realpath, run.files)), run)
     return list(once.values())
+
+
+def distinct_names(names: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
+    """The names, each once and none of `taken`: where two are one, the later get a number (`-2`, ...)."""
+    used = set(taken)
+    given: list[str] = []
+    for name in names:
+        candidates = (name if count == 1 else f"{name}-{count}" for count in itertools.count(1))
+        given.append(next(one for one in candidates if one not in used))
+        used.add(given[-1])
+    return given
 
 
 def _runs_of_files(files: list[str], ignored: Sequence[LedgerEntry]) -> list[RunFiles]:
