@@ -177,10 +177,8 @@ def test_every_asynchronous_collective_has_its_wait(step: Any) -> None:
     assert len(set(launched)) == len(launched)
 
 
-def test_ddp_starts_its_buckets_under_backward(step: Any) -> None:
-    config, spans = step
-    if config.mode != "ddp":
-        pytest.skip("only ddp has buckets")
+def test_ddp_starts_its_buckets_under_backward(one_rank: Any, tmp_path: Path) -> None:
+    spans = spans_of(config_of(1, mode="ddp", dtype="f32"), one_rank, tmp_path)
     launches = [span for span, _ in ranges_of(spans, "comm")]
     last_gemm = max(span.start for span, _ in ranges_of(spans, "wgrad"))
     assert sum(span.start < last_gemm for span in launches) == len(launches) - 1
