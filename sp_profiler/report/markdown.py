@@ -15,9 +15,9 @@ from sp_profiler.report.compare_table import compare_table
 from sp_profiler.report.format import cell_text, visible
 from sp_profiler.report.memory import NOT_RECORDED
 from sp_profiler.report.model import Report
-from sp_profiler.report.table import Column, Table, listing_table, rest_row
+from sp_profiler.report.table import Table, listing_table, rest_row
 from sp_profiler.report.view import per_text
-from sp_profiler.report.view_ranks import Listing
+from sp_profiler.report.view_ranks import Listing, left_out
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|~$#@&])")
 _LINK = re.compile(
@@ -159,22 +159,8 @@ def where_all_are(name: str) -> str:
 
 
 def _left_out(report: Report) -> str:
-    entries = [(rank, entry) for rank in report.ranks for entry in rank.left_out]
-    if not entries:
-        return ""
-    columns = [
-        Column("rank", "Rank", "int"),
-        Column("device", "Device", "int"),
-        Column("reason", "Why", "text"),
-        Column("kind", "Kind", "text"),
-        Column("events", "Events", "int"),
-        Column("ns", "Time", "ms", "ms"),
-    ]
-    rows = [
-        [rank.rank, rank.device, entry.reason, entry.kind, entry.events, entry.ns] for rank, entry in entries
-    ]
-    sums = {4: sum(entry.events for _, entry in entries), 5: sum(entry.ns for _, entry in entries)}
-    return _view_table(Table("left_out", "Left out of every window", columns, rows, len(rows), sums=sums))
+    told = left_out(report)
+    return listing(told) if told.rows else ""
 
 
 def ledger(told: Sequence[LedgerEntry]) -> str:

@@ -1,7 +1,9 @@
-"""Parts of a page as its script reads them: a plot with both themes and sizes, a table."""
+"""Parts of a page as its script reads them: a plot with both themes and sizes, a table, a section of both."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import plotly.graph_objects as go
@@ -21,6 +23,49 @@ ZOOMABLE = {
     "displayModeBar": "hover",
     "modeBarButtonsToRemove": ["sendChartToCloud", "select2d", "lasso2d", "autoScale2d"],
 }
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A panel with a plot: its title, what is drawn, and the class that says how wide it is."""
+
+    title: str
+    text: str
+    width: str = ""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A section of a page (`section.html.j2`): plots by their id, the panels they stand in, and tables."""
+
+    told: str = ""  # why there is none; empty where there is
+    plots: dict[str, Any] = field(default_factory=dict)
+    panels: dict[str, Panel] = field(default_factory=dict)
+    tables: list[Table] = field(default_factory=list)
+
+
+Drawn = tuple[str, go.Figure | None, Panel, dict[str, Any]]
+"""A plot's id, the figure (None: nothing to draw), its panel, and `QUIET` or `ZOOMABLE`."""
+
+
+def part_of(drawn: Iterable[Drawn], tables: list[Table]) -> Part:
+    """The section of these plots and tables."""
+    plots: dict[str, Any] = {}
+    panels: dict[str, Panel] = {}
+    for name, figure, panel, config in drawn:
+        if figure is not None:
+            plots[name], panels[name] = plot(figure, config), panel
+    return Part("", plots, _without_holes(panels), tables)
+
+
+def _without_holes(panels: dict[str, Panel]) -> dict[str, Panel]:
+    """The grid has two columns: a panel of half the width without another beside it gets all of it."""
+    halves = [name for name, panel in panels.items() if panel.width != "wide"]
+    if len(halves) == 2:  # a high one needs two beside it
+        return {name: replace(p, width="" if name in halves else p.width) for name, p in panels.items()}
+    if len(halves) == 1:
+        return {name: replace(panel, width="wide") for name, panel in panels.items()}
+    return panels
 
 
 def plot(figure: go.Figure, config: dict[str, Any]) -> dict[str, Any]:

@@ -142,3 +142,21 @@ def unmatched(report: Report) -> Listing:
     )
     note = "Collectives that some of their ranks lack: transfers are upper, bandwidths lower bounds."
     return Listing("unmatched", "Across ranks: not matched", columns, rows, note, adds=(3,))
+
+
+def left_out(report: Report) -> Listing:
+    """What lies outside every window, and so in no figure."""
+    rows = [
+        [rank.rank, rank.device, entry.reason, entry.kind, entry.events, entry.ns]
+        for rank in report.ranks
+        for entry in rank.left_out
+    ]
+    columns = (
+        ("Rank", "int", ""),
+        ("Device", "int", ""),
+        ("Why", "text", ""),
+        ("Kind", "text", ""),
+        ("Events", "int", ""),
+        ("Time", "ms", "ms"),
+    )
+    return Listing("left_out", "Left out of every window", columns, rows, "", adds=(4, 5))
