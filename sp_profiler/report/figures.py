@@ -7,7 +7,7 @@ Times are shown in ms, means per step where the report has steps.
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
@@ -70,31 +70,55 @@ def _by_rank(
     several = len({r.device for r in ranks}) > 1
     names = [f"{rank_name(r.rank)}{f' · device {r.device}' if several else ''}" for r in ranks]
     counts = [windows_of(report, r) for r in ranks]
+    shown = [
+        (look, [part(r) / count for r, count in zip(ranks, counts, strict=True)]) for look, part in parts
+    ]
+    means = [whole(r) / count for r, count in zip(ranks, counts, strict=True)]
+    return stacked_bars(names, shown, means, unit=1e6, text=duration, x_title=title)
+
+
+def _percent_inside(_: float, share: float) -> str:
+    return percent(share) if share >= 0.06 else ""
+
+
+def stacked_bars(
+    names: Sequence[str],
+    parts: Iterable[tuple[Look, Sequence[float]]],
+    whole: Sequence[float],
+    *,
+    unit: float,
+    text: Callable[[float], str],
+    x_title: str,
+    inside: Callable[[float, float], str] = _percent_inside,
+) -> go.Figure:
+    """One horizontal bar per name, stacked of the parts that are anywhere above 0.
+
+    `whole`: what a part's share is of; `unit`: of the axis; `text`: a value in words, for the hover;
+    `inside`: what stands in a part of this value and share.
+    """
     figure = go.Figure()
-    for look, part in parts:
-        values = [part(r) for r in ranks]
+    for look, values in parts:
         if not any(values):
             continue
-        shares = [v / whole(r) if whole(r) else 0.0 for v, r in zip(values, ranks, strict=True)]
-        hover = [
-            f"{name}<br>{look.label}: {duration(v / count)}, {percent(share)}"
-            for name, v, count, share in zip(names, values, counts, shares, strict=True)
-        ]
+        shares = [value / all_of if all_of else 0.0 for value, all_of in zip(values, whole, strict=True)]
         figure.add_bar(
-            y=names,
-            x=[v / count / 1e6 for v, count in zip(values, counts, strict=True)],
+            y=list(names),
+            x=[value / unit for value in values],
             orientation="h",
             name=look.label,
             marker=marker(look),
-            text=[percent(share) if share >= 0.06 else "" for share in shares],
+            text=[inside(value, share) for value, share in zip(values, shares, strict=True)],
             textposition="inside",
             insidetextanchor="middle",
             textangle=0,
             insidetextfont={"color": "#000000" if look.pattern else "#ffffff", "size": 12, "weight": 600},
-            hovertext=hover,
+            hovertext=[
+                f"{name}<br>{look.label}: {text(value)}, {percent(share)}"
+                for name, value, share in zip(names, values, shares, strict=True)
+            ],
             hoverinfo="text",
         )
-    figure = styled(figure, height=64 + 34 * max(len(ranks), 1), x_title=title)
+    figure = styled(figure, height=64 + 34 * max(len(names), 1), x_title=x_title)
     figure.update_layout(uniformtext={"minsize": 11, "mode": "hide"})  # else plotly shrinks what does not fit
     return figure
 
@@ -297,6 +321,13 @@ def styled(figure: go.Figure, *, height: int, x_title: str) -> go.Figure:
     figure.update_yaxes(type="category", autorange="reversed", automargin=True, ticklabelstandoff=6)
     figure.update_yaxes(showgrid=False, zeroline=False)
     return figure
+
+
+def value_axis(figure: go.Figure, axis: str, title: str) -> None:
+    """Make the axis, x or y, a numeric one from zero."""
+    update = figure.update_yaxes if axis == "y" else figure.update_xaxes
+    text = {"text": title, "standoff": 6, "font": {"size": 12}}
+    update(type="linear", autorange=True, rangemode="tozero", title=text, showgrid=True, zeroline=False)
 
 
 def narrow_patch(figure: go.Figure) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -21,8 +21,8 @@ from sp_profiler.analysis.memory.results import (
     MemoryFigures,
     SavedTensors,
 )
-from sp_profiler.report.figures import label, styled
-from sp_profiler.report.format import duration, percent, size
+from sp_profiler.report.figures import label, stacked_bars, styled, value_axis
+from sp_profiler.report.format import duration, size
 from sp_profiler.report.memory_sentences import TERM_NAMES, device_name, several_devices
 from sp_profiler.report.memory_view import chosen
 from sp_profiler.report.palette import MEMORY, PHASE_TINTS, Look, fill_pattern, marker
@@ -81,7 +81,7 @@ def live_bytes(one: MemoryFigures) -> go.Figure | None:
         hovertemplate=f"allocated: %{{y:.2f}} {name}<extra></extra>",
     )
     figure = styled(figure, height=330, x_title="ms since the first event")
-    _value_axis(figure, "y", f"{name}{' above the start' if one.is_relative else ''}")
+    value_axis(figure, "y", f"{name}{' above the start' if one.is_relative else ''}")
     figure.update_xaxes(range=[0, times[-1]], unifiedhovertitle={"text": "%{x:.3f} ms"})
     figure.update_layout(hovermode="x unified", margin=_MARGIN, dragmode="zoom")
     _mark_phases(figure, one, zero)
@@ -102,13 +102,6 @@ def thinned(curve: MemoryCurve) -> list[int]:
         piece = totals[begin:end]
         kept |= {begin + int(piece.argmax()), begin + int(piece.argmin()), end - 1}
     return sorted(kept)
-
-
-def _value_axis(figure: go.Figure, axis: str, title: str) -> None:
-    """A numeric axis of sizes, from zero."""
-    update = figure.update_yaxes if axis == "y" else figure.update_xaxes
-    text = {"text": title, "standoff": 6, "font": {"size": 12}}
-    update(type="linear", autorange=True, rangemode="tozero", title=text, showgrid=True, zeroline=False)
 
 
 def _mark_phases(figure: go.Figure, one: MemoryFigures, zero_ns: int) -> None:
@@ -171,42 +164,13 @@ def _stacked(
 ) -> go.Figure:
     """Horizontal bars, one per name, stacked by category of memory."""
     unit, unit_name = unit_of(max(whole, default=0))
-    figure = go.Figure()
-    for category, look in MEMORY.items():
-        values = parts.get(category, [])
-        if any(values):
-            _add_part(figure, names, values, whole, look, unit)
-    figure = styled(figure, height=64 + 34 * max(len(names), 1), x_title=f"{unit_name} {what}".strip())
-    figure.update_layout(uniformtext={"minsize": 11, "mode": "hide"})
-    return figure
+    drawn = [(look, parts[category]) for category, look in MEMORY.items() if category in parts]
+    title = f"{unit_name} {what}".strip()
+    return stacked_bars(names, drawn, whole, unit=unit, text=size, x_title=title, inside=_size_inside)
 
 
-def _add_part(
-    figure: go.Figure,
-    names: Sequence[str],
-    values: Sequence[int],
-    whole: Sequence[int],
-    look: Look,
-    unit: int,
-) -> None:
-    shares = [value / all_of if all_of else 0.0 for value, all_of in zip(values, whole, strict=True)]
-    figure.add_bar(
-        y=list(names),
-        x=[value / unit for value in values],
-        orientation="h",
-        name=look.label,
-        marker=marker(look),
-        text=[size(value) if share >= 0.12 else "" for value, share in zip(values, shares, strict=True)],
-        textposition="inside",
-        insidetextanchor="middle",
-        textangle=0,
-        insidetextfont={"color": "#000000" if look.pattern else "#ffffff", "size": 12, "weight": 600},
-        hovertext=[
-            f"{name}<br>{look.label}: {size(value)}, {percent(share)}"
-            for name, value, share in zip(names, values, shares, strict=True)
-        ],
-        hoverinfo="text",
-    )
+def _size_inside(value: float, share: float) -> str:
+    return size(value) if share >= 0.12 else ""
 
 
 def border_by_layer(one: MemoryFigures, height: int = 240) -> go.Figure | None:
@@ -234,7 +198,7 @@ def border_by_layer(one: MemoryFigures, height: int = 240) -> go.Figure | None:
                 hoverinfo="text",
             )
     figure = styled(figure, height=height, x_title="layer")
-    _value_axis(figure, "y", name)
+    value_axis(figure, "y", name)
     figure.update_xaxes(type="category", showgrid=False)
     figure.update_layout(bargap=0.35 if len(layers) > 3 else 0.6)
     return figure

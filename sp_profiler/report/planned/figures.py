@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import plotly.graph_objects as go
 
 from sp_profiler.planning.model import Plan, Scheme, SchemeTime
-from sp_profiler.report.figures import label, styled
-from sp_profiler.report.format import duration, percent, size
-from sp_profiler.report.palette import ROLE, TIME, Look, marker
+from sp_profiler.report.figures import label, stacked_bars, styled, value_axis
+from sp_profiler.report.format import duration, size
+from sp_profiler.report.palette import ROLE, TIME, Look
 from sp_profiler.report.planned.view import distinct, largest
 
 MOST_BARS = 24
@@ -109,13 +109,7 @@ def by_layers(plan: Plan) -> go.Figure | None:
             hoverinfo="text",
         )
     figure = styled(figure, height=320, x_title="layers")
-    figure.update_yaxes(
-        type="linear",
-        autorange=True,
-        rangemode="tozero",
-        showgrid=True,
-        title={"text": "GiB, estimated peak"},
-    )
+    value_axis(figure, "y", "GiB, estimated peak")
     return figure
 
 
@@ -128,29 +122,6 @@ def _stacked(
     title: str,
 ) -> go.Figure:
     names = [label(scheme.label) for scheme in schemes]
-    figure = go.Figure()
-    for look, part in parts:
-        values = [part(scheme) for scheme in schemes]
-        if not any(values):
-            continue
-        shares = [value / whole(s) if whole(s) else 0.0 for value, s in zip(values, schemes, strict=True)]
-        figure.add_bar(
-            y=names,
-            x=[value / unit for value in values],
-            orientation="h",
-            name=look.label,
-            marker=marker(look),
-            text=[percent(share) if share >= 0.06 else "" for share in shares],
-            textposition="inside",
-            insidetextanchor="middle",
-            textangle=0,
-            insidetextfont={"color": "#000000" if look.pattern else "#ffffff", "size": 12, "weight": 600},
-            hovertext=[
-                f"{name}<br>{look.label}: {text(value)}, {percent(share)}"
-                for name, value, share in zip(names, values, shares, strict=True)
-            ],
-            hoverinfo="text",
-        )
-    figure = styled(figure, height=64 + 34 * max(len(schemes), 1), x_title=title)
-    figure.update_layout(uniformtext={"minsize": 11, "mode": "hide"})
-    return figure
+    drawn = [(look, [part(scheme) for scheme in schemes]) for look, part in parts]
+    wholes = [whole(scheme) for scheme in schemes]
+    return stacked_bars(names, drawn, wholes, unit=unit, text=text, x_title=title)
