@@ -1,4 +1,4 @@
-"""One rank of a gloo run that calls each collective both ways: `async_gloo_worker.py RANK STORE OUT`.
+"""One rank of a gloo run that calls each collective both ways.
 
 `calls.*.json` holds each call in a range named after it, `call::all_reduce::True` for `async_op=True`;
 `ddp.*.json` a step of DistributedDataParallel with several buckets.
@@ -6,9 +6,9 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -49,10 +49,8 @@ def _send(rank: int, data: torch.Tensor, is_async: bool) -> Any:
     return work if is_async else None
 
 
-def main(rank: int, store: str, out: str) -> None:
+def main(rank: int, out: Path) -> None:
     warnings.filterwarnings("ignore")
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     with profile(activities=[ProfilerActivity.CPU], record_shapes=True) as profiler:
         for name, call in calls(rank).items():
             for is_async in (False, True):
@@ -75,8 +73,3 @@ def main(rank: int, store: str, out: str) -> None:
         step()
         torch.ones(1).add_(1)
     profiler.export_chrome_trace(f"{out}/ddp.rank-{rank:05d}.json")
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], sys.argv[3])

@@ -1,17 +1,17 @@
-"""One rank of a gloo run that provokes the causes of exposure: `causes_gloo_worker.py RANK STORE OUT`.
+"""One rank of a gloo run that provokes the causes of exposure.
 
 Each collective is named after the cause it must show (`module=` of its annotation).
 """
 
 from __future__ import annotations
 
-import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from gloo_helpers import join, record_steps
+from gloo_helpers import record_steps
 
 from sp_profiler.record.annotate import annotate
 
@@ -77,12 +77,6 @@ def step(rank: int, tensors: list[torch.Tensor]) -> None:
     wait(handle)
 
 
-def main(rank: int, store: str, out: str) -> None:
-    join(rank, store)
+def main(rank: int, out: Path) -> None:
     tensors = [torch.ones(LARGE) for _ in range(4)]
     record_steps(lambda: step(rank, tensors), rank, out, active=1)
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], sys.argv[3])

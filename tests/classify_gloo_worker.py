@@ -1,4 +1,4 @@
-"""One rank of a tiny annotated gloo run: `python classify_gloo_worker.py RANK STORE OUT`.
+"""One rank of a tiny annotated gloo run.
 
 A linear whose dgrad all-reduce is synchronous, then asynchronous under its wgrad; then a synchronous
 all-gather, reduce-scatter and all-to-all. Every range is written as record/annotate.py defines it.
@@ -6,12 +6,12 @@ all-gather, reduce-scatter and all-to-all. Every range is written as record/anno
 
 from __future__ import annotations
 
-import sys
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from gloo_helpers import join, record_steps
+from gloo_helpers import record_steps
 
 from sp_profiler.record.annotate import annotate
 
@@ -66,14 +66,8 @@ def step(x: torch.Tensor, weight: torch.Tensor) -> None:
         dist.all_to_all_single(torch.empty_like(data), data)
 
 
-def main(rank: int, store: str, out: str) -> None:
-    join(rank, store)
+def main(rank: int, out: Path) -> None:
     # The wgrad lasts tens of milliseconds, so that gloo's thread gets a turn beside it on a busy machine.
     x = torch.randn(2048, 512, requires_grad=True)
     weight = torch.nn.Parameter(torch.randn(1024, 512))
     record_steps(lambda: step(x, weight), rank, out, active=2)
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], sys.argv[3])

@@ -1,4 +1,4 @@
-"""Context parallelism on real gloo ranks: `context_ranks.py RANK STORE OUT`, the world's size in OUT/world.
+"""Context parallelism on real gloo ranks.
 
 One launch per world size runs every scheme. Rank 0 leaves OUT/outcomes.pickle; what is recorded for the
 profiler lies in OUT/<scheme>-<comm>.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import pickle
 import shutil
-import sys
 import tempfile
 from dataclasses import dataclass
 from functools import cache
@@ -56,7 +55,7 @@ def record(groups: Groups, out: Path) -> None:
             record_steps(
                 lambda a=attention, x=x: gradients(lambda *y: a(*y, SITE), *x) and None,
                 dist.get_rank(),
-                str(folder),
+                folder,
                 active=2,
             )
 
@@ -73,16 +72,13 @@ def outcomes(world: int) -> Outcomes:
     """Everything that is run at this world size; the first caller waits for it."""
     folder = Path(tempfile.mkdtemp(prefix="sp-context-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    (folder / "world").write_text(str(world))
-    run_ranks("context_ranks.py", folder, ranks=world)
+    run_ranks("context_ranks", folder, ranks=world)
     attention, models = pickle.loads((folder / "outcomes.pickle").read_bytes())
     return Outcomes(attention, models, folder)
 
 
-def main(rank: int, store: str, out: Path) -> None:
-    torch.set_num_threads(1)
-    world = int((out / "world").read_text())
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
+def main(rank: int, out: Path) -> None:
+    world = dist.get_world_size()
     groups = Groups()
     attention, models = Attention(groups), Models(groups)
     broken = broken_cases() if world == RECORDED_WORLD else []
@@ -92,9 +88,3 @@ def main(rank: int, store: str, out: Path) -> None:
         record(groups, out)
     if rank == 0:
         (out / "outcomes.pickle").write_bytes(pickle.dumps((results, trained)))
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], Path(sys.argv[3]))

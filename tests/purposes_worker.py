@@ -1,10 +1,10 @@
-"""One rank under torch's DDP, FSDP2 and tensor parallelism: `python purposes_worker.py RANK STORE OUT`."""
+"""One rank under torch's DDP, FSDP2 and tensor parallelism."""
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -79,15 +79,8 @@ def record(make: Callable[[], nn.Module], path: str) -> None:
     profiler.export_chrome_trace(path)
 
 
-def main(rank: int, store: str, out: str) -> None:
+def main(rank: int, out: Path) -> None:
     warnings.filterwarnings("ignore")
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     for name, make in MODELS.items():
         record(make, f"{out}/{name}.rank-{rank:05d}.json")
         dist.barrier()
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], sys.argv[3])

@@ -1,8 +1,8 @@
-"""One rank that records tiny annotated workloads, a trace each: `python roles_worker.py RANK STORE OUT`."""
+"""One rank that records tiny annotated workloads, a trace each."""
 
 from __future__ import annotations
 
-import sys
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -66,14 +66,7 @@ def record(config: WorkloadConfig, path: str) -> None:
             profiler.step()
 
 
-def main(rank: int, store: str, out: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+def main(rank: int, out: Path) -> None:
     for name, options in RUNS.items():
         record(WorkloadConfig(**{**SMALL, **options}), f"{out}/{name}.rank-{rank:05d}.json")
         dist.barrier()
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], sys.argv[3])

@@ -1,14 +1,12 @@
-"""One rank that measures tiny workloads: `python saved_tensors_worker.py RANK STORE OUT`."""
+"""One rank that measures tiny workloads."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from workloads.communication import new_communicator
 from workloads.config import RECOMPUTES, WorkloadConfig
@@ -42,9 +40,7 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def main(rank: int, store: str, out: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+def main(rank: int, out: Path) -> None:
     found = {}
     for name, options in CASES.items():
         config = WorkloadConfig(**options)
@@ -53,9 +49,4 @@ def main(rank: int, store: str, out: str) -> None:
         assert not communicator.calls
         sent = [str(measured.comm_bytes), [vars(call) for call in measured.calls]]
         found[name] = {"json": measured.to_json(), "sent": sent}
-    Path(out, f"rank-{rank}.json").write_text(json.dumps(found))
-    dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], sys.argv[3])
+    (out / f"rank-{rank}.json").write_text(json.dumps(found))

@@ -39,7 +39,7 @@ OPERATORS = {
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("async")
-    run_ranks("async_gloo_worker.py", out)
+    run_ranks("async_gloo_worker", out)
     return out
 
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.gloo
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     out = tmp_path_factory.mktemp("causes")
-    run_ranks("causes_gloo_worker.py", out)
+    run_ranks("causes_gloo_worker", out)
     (run,) = find_runs([str(out)])
     return analyze_run(load_run(run))
 

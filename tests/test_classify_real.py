@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from conftest import SHARED
+from gloo_helpers import run_ranks
 
 from sp_profiler.classify import classify
 from sp_profiler.classify.tables import Activities, Classified, Kind, Phase, Role
@@ -159,21 +157,7 @@ def test_links_in_a_real_trace() -> None:
 @pytest.fixture(scope="module")
 def gloo_run(tmp_path_factory: pytest.TempPathFactory) -> list[Classified]:
     out = tmp_path_factory.mktemp("gloo")
-    worker = Path(__file__).with_name("classify_gloo_worker.py")
-    with (out / "log").open("w") as log:
-        ranks = [
-            subprocess.Popen(
-                [sys.executable, str(worker), str(rank), str(out / "store"), str(out)], stdout=log, stderr=log
-            )
-            for rank in range(2)
-        ]
-        try:
-            codes = [rank.wait(timeout=200) for rank in ranks]
-        finally:
-            for rank in ranks:
-                rank.kill()
-                rank.wait()
-    assert codes == [0, 0], (out / "log").read_text()[-4000:]
+    run_ranks("classify_gloo_worker", out)
     traces = [decode_trace(str(path)) for path in sorted(out.glob("rank-*.pt.trace.json.gz"))]
     assert len(traces) == 2
     return [classify(trace) for trace in traces]

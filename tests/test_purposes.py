@@ -24,7 +24,7 @@ EVALUATE = "autograd::engine::evaluate_function: "
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("purposes")
-    run_ranks("purposes_worker.py", out)
+    run_ranks("purposes_worker", out)
     return out
 
 

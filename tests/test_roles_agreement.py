@@ -25,7 +25,7 @@ pytestmark = pytest.mark.gloo
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("roles")
-    run_ranks("roles_worker.py", out)
+    run_ranks("roles_worker", out)
     for name in RUNS:
         device_twin(out / f"{name}.rank-00000.json", out / f"{name}.twin.json")
         device_twin(out / f"{name}.rank-00000.json", out / f"{name}.old-twin.json", tells_async=False)

@@ -47,7 +47,7 @@ def saved(**options: Any) -> int:
 def real(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each of two gloo ranks measured."""
     out: Path = tmp_path_factory.mktemp("saved")
-    run_ranks("saved_tensors_worker.py", out)
+    run_ranks("saved_tensors_worker", out)
     return [json.loads((out / f"rank-{rank}.json").read_text()) for rank in range(2)]
 
 

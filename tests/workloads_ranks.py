@@ -9,7 +9,6 @@ import hashlib
 import math
 import pickle
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing
+from gloo_helpers import run_ranks
 from torch import Tensor
 from workloads_reference import DenseRun, Weights, dense_run
 
@@ -287,35 +286,12 @@ def _digest(run: DenseRun) -> str:
     return digest.hexdigest()
 
 
-def run_cases(world: int, cases: list[Case], folder: Path, limit_s: float) -> dict[Case, Outcome]:
-    """Every case's outcome, from one launch. Raises TimeoutError; leaves no processes behind."""
-    context = torch.multiprocessing.start_processes(
-        _rank_main, (world, cases, str(folder)), nprocs=world, join=False, start_method="spawn"
-    )
-    assert context is not None
-    deadline = time.monotonic() + limit_s
-    try:
-        while not context.join(timeout=1):
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"{world} ranks did not finish within {limit_s} s")
-    finally:
-        for process in context.processes:
-            if process.is_alive():
-                process.kill()
-            process.join()
-    return pickle.loads((folder / "outcomes.pickle").read_bytes())
-
-
-def _rank_main(rank: int, world: int, cases: list[Case], folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=world)
-    try:
-        ranks = Ranks(rank, world)
-        outcomes = {case: ranks.run(case) for case in cases}
-        if rank == 0:
-            (Path(folder) / "outcomes.pickle").write_bytes(pickle.dumps(outcomes))
-    finally:
-        dist.destroy_process_group()
+def main(rank: int, out: Path, cases: list[Case]) -> None:
+    """Rank 0 leaves the outcome of every case in OUT/outcomes.pickle."""
+    ranks = Ranks(rank, dist.get_world_size())
+    outcomes = {case: ranks.run(case) for case in cases}
+    if rank == 0:
+        (out / "outcomes.pickle").write_bytes(pickle.dumps(outcomes))
 
 
 def config_of(world: int, **options: Any) -> WorkloadConfig:
@@ -401,4 +377,5 @@ def outcomes(world: int) -> dict[Case, Outcome]:
     if world == 2:
         cases += broken_cases() + delayed_cases()
     with tempfile.TemporaryDirectory() as folder:
-        return run_cases(world, cases, Path(folder), limit_s=800)
+        run_ranks("workloads_ranks", Path(folder), cases, ranks=world, timeout_s=800)
+        return pickle.loads((Path(folder) / "outcomes.pickle").read_bytes())
