@@ -90,6 +90,9 @@ _FACTS: dict[str, Any] = {
     "wait_start_ns": None,
     "wait_end_ns": None,
     "thread_sat_idle": False,
+    "peers": (),
+    "source": None,
+    "target": None,
 }
 
 
@@ -143,6 +146,7 @@ def draw(
             "is_gemm": False,
             "range_start_ns": NONE,
             "node": NONE,
+            "recomputed": False,
             "collective": NONE if one.facts is None else len(collectives),
         } | one.columns
         for column, cells in columns.items():

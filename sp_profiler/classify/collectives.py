@@ -14,6 +14,7 @@ from math import prod
 from typing import Any
 
 from sp_profiler.classify.dtypes import dtype_bytes, dtype_name
+from sp_profiler.record.annotate import Range
 from sp_profiler.trace.tables import CollectiveArgs
 
 SEND_RECV = "send_recv"
@@ -98,6 +99,44 @@ def peers_of(op: str | None, args: CollectiveArgs | None, rank: int | None) -> t
         return ()
     ends = {end for end in (args.src_rank, args.dst_rank) if end is not None and end >= 0}
     return tuple(sorted(ends - {rank} if len(ends) > 1 else ends))
+
+
+def annotated_peers(annotation: Range | None) -> tuple[int, ...]:
+    """The other ends of a send_recv by its `sp::comm` range."""
+    ends = {annotation.source, annotation.target} if annotation is not None else set()
+    return tuple(sorted(end for end in ends if end is not None))
+
+
+def ends_of(
+    op: str | None, args: CollectiveArgs | None, rank: int | None, ranks: Sequence[int]
+) -> tuple[int | None, int | None]:
+    """The ranks that a send_recv, or an all-to-all that shifts around a ring, receives from and sends to.
+
+    A send's metadata name the rank itself as source, those of a receive as target. An all-to-all is a shift
+    when it gives everything to one rank and takes everything from one, as far round `ranks` (the group's) one
+    way as the other.
+    """
+    if args is None:
+        return None, None
+    if op == SEND_RECV:
+        source, target = args.src_rank, args.dst_rank
+        return (None if source == rank else source), (None if target == rank else target)
+    if op == "all_to_all" and rank in ranks:
+        given, taken = only_place(args.in_split), only_place(args.out_split)
+        place, size = ranks.index(rank), len(ranks)
+        if given is None or taken is None or max(given, taken) >= size or given == place:
+            return None, None
+        if (given - place) % size == (place - taken) % size:
+            return ranks[taken], ranks[given]
+    return None, None
+
+
+@lru_cache(maxsize=4096)
+def only_place(splits: str | None) -> int | None:
+    """The place of the only split that holds anything: 2 of `[0, 0, 1024, 0]`; None for other splits."""
+    sizes = _json_list(splits)
+    filled = [place for place, size in enumerate(sizes) if size]
+    return filled[0] if len(sizes) > 1 and len(filled) == 1 else None
 
 
 @lru_cache(maxsize=65536)

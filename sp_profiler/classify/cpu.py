@@ -14,7 +14,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sp_profiler.classify.blocking import declared_async, thread_sat_idle, with_reducer_waits
-from sp_profiler.classify.collectives import full_elements, range_bytes, tensors, unified_op
+from sp_profiler.classify.collectives import (
+    annotated_peers,
+    full_elements,
+    range_bytes,
+    tensors,
+    unified_op,
+)
 from sp_profiler.classify.context import Context, annotated_phase
 from sp_profiler.classify.dtypes import dtype_bytes, dtype_name
 from sp_profiler.classify.gemm import is_gemm_op
@@ -146,6 +152,7 @@ def classify_cpu(context: Context) -> tuple[Activities, tuple[Collective, ...]]:
         is_gemm=is_gemm,
         range_start_ns=context.start_at(annotations.innermost[position]),
         node=context.row_at(context.phases.node[position]),
+        recomputed=context.phases.recompute[position],
         collective=collective,
     )
     collectives = _collectives(context, activities, position, itself, launched.annotated)
@@ -212,7 +219,10 @@ def _from_annotation(context: Context, activities: Activities, activity: int, la
         launch_end_ns=launch_end,
         wait_start_ns=wait[0] if wait is not None else None,
         wait_end_ns=wait[1] if wait is not None else None,
+        peers=annotated_peers(annotation),
         bandwidth_known=not _is_posted(context, activities, activity),
+        source=annotation.source,
+        target=annotation.target,
     )
 
 

@@ -8,7 +8,9 @@ import numpy as np
 
 from sp_profiler.classify.collectives import (
     SEND_RECV,
+    annotated_peers,
     collective_bytes,
+    ends_of,
     is_collective,
     peers_of,
     range_bytes,
@@ -144,6 +146,7 @@ def classify_device(context: Context) -> tuple[Activities, tuple[Collective, ...
         is_gemm=device.flag("is_gemm"),
         range_start_ns=context.start_at(links.through(context.annotations.innermost)),
         node=context.row_at(links.through(context.phases.node)),
+        recomputed=links.pick(context.phases.recompute, False).astype(np.bool_),
         collective=collective,
     )
     collectives = _collectives(context, device, links, activities)
@@ -248,6 +251,10 @@ def _describe(
         if wait is None and args is not None:
             wait = context.waits.of_metadata(args.group_name, args.seq, launch_ns)
     module, layer = int(activities.module[activity]), int(activities.layer[activity])
+    source, target = ends_of(op, args, metadata.rank, group.ranks if group is not None else ())
+    if annotation is not None and source is None and target is None:
+        source, target = annotation.source, annotation.target
+    peers = peers_of(op, args, metadata.rank)
     return Collective(
         activity=activity,
         op=op or fact.op,
@@ -267,8 +274,10 @@ def _describe(
         wait_end_ns=wait[1] if wait is not None else None,
         in_elements=args.in_elements if args is not None else None,
         out_elements=args.out_elements if args is not None else None,
-        peers=peers_of(op, args, metadata.rank),
+        peers=peers or annotated_peers(annotation),
         group_name=args.group_name if args is not None else None,
+        source=source,
+        target=target,
     )
 
 

@@ -68,6 +68,7 @@ class Activities:
     is_gemm: Bool
     range_start_ns: Int64  # start of the innermost sp:: range around the launch, NONE without one
     node: Int64  # event row of the autograd node around the launch ("same linear"), NONE in forward
+    recomputed: Bool  # forward work inside a node of backward
     collective: Int32  # row of Collectives, NONE for the others
 
     def __len__(self) -> int:
@@ -111,6 +112,9 @@ class Collective:
     bandwidth_known: bool = True  # False: the interval is not the transfer (gloo send/recv)
     group_name: str | None = None  # torch's name of the group in its metadata; not unique, see `group`
     thread_sat_idle: bool = False  # CPU files: the launching thread began nothing until the collective's end
+    # Of a send_recv, and of an all-to-all that is a shift around a ring, as metadata number the ranks.
+    source: int | None = None  # it receives from
+    target: int | None = None  # it sends to
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,16 @@ class Range:
         return self._integer("seq")
 
     @property
+    def source(self) -> int | None:
+        """The global rank that a send_recv receives from."""
+        return self._integer("src")
+
+    @property
+    def target(self) -> int | None:
+        """The global rank that a send_recv sends to."""
+        return self._integer("dst")
+
+    @property
     def is_async(self) -> bool | None:
         value = self._integer("async")
         return None if value is None else bool(value)
