@@ -41,7 +41,10 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["tp", "--ranks", "0"], "--ranks 0 is not between 1 and 8"),
         (["tp", "--layers", "0"], "--layers"),
         (["tp", "--timeout", "0"], "--timeout 0 must be above 0"),
-        (["pipeline"], "unknown workload 'pipeline', expected one of ddp, tp, sp, demo"),
+        (
+            ["pipeline"],
+            "unknown workload 'pipeline', expected one of ddp, tp, sp, ring, ulysses, rsa, usp, demo",
+        ),
         ([], "what to run?"),
         (["tp", "--", "python", "train.py"], "not both"),
         (["--", "no-such-command-here"], "cannot start 'no-such-command-here'"),

@@ -19,7 +19,7 @@ from workloads.context.layouts import (
     ring_work,
     token_positions,
 )
-from workloads.context.parallel import SCHEMES, ContextScheme
+from workloads.context.scheme import SCHEMES, ContextScheme
 
 
 def positions(layout: str, seq_len: int, ranks: int) -> list[list[int]]:

@@ -14,7 +14,7 @@ from workloads.config import DTYPES, WorkloadConfig
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"mode": "pp"}, "the workload is 'pp', expected one of ddp, tp, sp"),
+        ({"mode": "pp"}, "the workload is 'pp', expected one of ddp, tp, sp, ring, ulysses, rsa, usp"),
         ({"comm": "later"}, "--comm is 'later', expected one of sync, async"),
         ({"save": "none"}, "--save is 'none', expected one of full, shard"),
         ({"norm": None}, "--norm is 'None', expected one of eager, fused"),

@@ -187,6 +187,10 @@ class Communicator:
         self._transport = transport or Transport()
         self._next_seq = 0
 
+    @property
+    def communicators(self) -> tuple[Communicator]:
+        return (self,)
+
     def twin(self) -> Communicator:
         """Another communicator over the same process group, with its own record and numbering."""
         return Communicator(self.description, self.ranks, self.ranks[self.rank], self._group, self._transport)

@@ -10,13 +10,19 @@ from typing import Any
 
 from sp_profiler.errors import UsageError
 from sp_profiler.theory.communication import block_parameters
+from workloads.context.scheme import LAYOUTS, SCHEMES, ContextScheme
 
-MODES = ("ddp", "tp", "sp")
+CONTEXT_MODES = SCHEMES
+"""Modes in which ranks divide the sequence, and attention brings its parts together."""
+RING_MODES = ("ring", "rsa", "usp")
+"""Those with a ring, whose ranks may hold other tokens than a stretch of the sequence."""
+MODES = ("ddp", "tp", "sp", *CONTEXT_MODES)
 COMMS = ("sync", "async")
 SAVES = ("full", "shard")
 PROJECTIONS = ("separate", "fused")
 NORMS = ("eager", "fused")
 RECOMPUTES = ("none", "selective", "full")
+INSIDES = ("tp", "sp")
 DTYPES = ("f64", "f32", "bf16", "f16")
 DTYPE_BYTES = {"f64": 8, "f32": 4, "bf16": 2, "f16": 2}
 
@@ -33,7 +39,15 @@ _CHOICES = {
     "projections": PROJECTIONS,
     "norm": NORMS,
     "recompute": RECOMPUTES,
+    "layout": LAYOUTS,
+    "inside": INSIDES,
 }
+_DEFAULTED = ("comm", "save", "layout", "inside")
+"""Choices that may be None: the mode's default."""
+_DERIVED = ("tp", "dp", "cp")
+"""What run.json tells beside the options, for who does not want to compute it."""
+_WHOLE_MODEL = ("projections", "norm", "ffn", "vocab", "learning_rate", "bucket_mib")
+"""Options that attention alone has no use for."""
 _COUNTS = ("ranks", "layers", "seq_len", "hidden", "heads", "vocab", "micro_batch", "num_microbatches")
 
 
@@ -41,8 +55,9 @@ _COUNTS = ("ranks", "layers", "seq_len", "hidden", "heads", "vocab", "micro_batc
 class WorkloadConfig:
     """One workload. Sizes are of the whole model; `kv_heads` and `ffn` left None follow from the others.
 
-    `comm`, `save` and `bucket_mib` may be None, which means the mode's default; a value that the mode
-    has no use for is ignored (see `canonical`). Raises UsageError when it cannot be built.
+    Options that may be None have a default that follows from the mode. A part of the schedule that the mode
+    has no use for is ignored (see `canonical`). Raises UsageError for a workload that cannot be built, and
+    for one of the options of context parallelism in a mode without it: they say what is computed.
     """
 
     mode: str = "tp"
@@ -74,23 +89,64 @@ class WorkloadConfig:
     active_steps: int = 3
     learning_rate: float = 1e-3
     bucket_mib: float | None = None
-    """Size of ddp's gradient buckets. Default: the parameters of one block, at most 25 MiB."""
+    """Size of the buckets in which ranks with the same weights average their gradients, in ddp and in context
+    parallelism. Default: the parameters of one block, at most 25 MiB."""
     seed: int = 0
+    layout: str | None = None
+    """Which tokens a rank of a ring holds. Default: zigzag with a causal mask, which then costs every rank
+    the same; contiguous without one, and in rsa, where no mask saves work."""
+    causal: bool = True
+    ulysses: int | None = None
+    """Of usp: ranks that exchange heads for tokens inside each part of the ring. Default: 2."""
+    model_ranks: int | None = None
+    """In context parallelism the ranks that share one model inside each part of the sequence. Default: 1."""
+    inside: str | None = None
+    """How they share it: tp (default) or sp."""
+    attention_only: bool = False
+    """Forward and backward of the attention of `layers` layers over random q, k, v; nothing is trained."""
 
     def __post_init__(self) -> None:
         _check_choices(self)
         _check_counts(self)
+        _check_context(self)
         _check_sizes(self.resolved_sizes())
 
     @property
     def tp(self) -> int:
         """Ranks that share one model."""
+        if self.is_context:
+            return self.model_ranks or 1
         return 1 if self.mode == "ddp" else self.ranks
 
     @property
     def dp(self) -> int:
-        """Ranks that hold a copy of the model each."""
+        """Ranks that hold a copy of the model each, for data of their own."""
         return self.ranks if self.mode == "ddp" else 1
+
+    @property
+    def cp(self) -> int:
+        """Parts of the sequence that ranks hold."""
+        return self.ranks // self.tp if self.is_context else 1
+
+    @property
+    def is_context(self) -> bool:
+        return self.mode in CONTEXT_MODES
+
+    @property
+    def model_scheme(self) -> str:
+        """How ranks share one model: ddp (they do not), tp or sp."""
+        if not self.is_context:
+            return self.mode
+        return (self.inside or INSIDES[0]) if self.tp > 1 else "ddp"
+
+    def scheme(self) -> ContextScheme:
+        """How ranks share the sequence, of a mode of context parallelism. Raises UsageError."""
+        layout = self.layout
+        if layout is None:
+            balances = self.mode in ("ring", "usp") and self.causal
+            layout = "zigzag" if balances else "contiguous"
+        ulysses = self.ulysses if self.mode != "usp" else self.ulysses or 2
+        return ContextScheme(self.mode, self.cp, self.comm or COMMS[0], layout, self.causal, ulysses)
 
     @property
     def head_dim(self) -> int:
@@ -108,7 +164,8 @@ class WorkloadConfig:
         changes: dict[str, int] = {}
         if self.kv_heads is None:
             half, odd = divmod(self.heads, 2)
-            changes["kv_heads"] = self.heads if odd or half % self.tp else half
+            sharing = self.tp * (self.scheme().ulysses_ranks if self.is_context else 1)
+            changes["kv_heads"] = self.heads if odd or half % sharing else half
         if self.ffn is None:
             multiple = math.lcm(FFN_MULTIPLE, self.tp)
             changes["ffn"] = -(-8 * self.hidden // (3 * multiple)) * multiple
@@ -120,12 +177,24 @@ class WorkloadConfig:
         Two configs that describe the same workload have equal canonical forms.
         """
         sizes = self.resolved_sizes()
-        return dataclasses.replace(
-            sizes,
-            comm=None if self.mode == "ddp" else self.comm or COMMS[0],
-            save=(self.save or SAVES[0]) if self.mode == "sp" else None,
-            bucket_mib=(self.bucket_mib or sizes.default_bucket_mib()) if self.mode == "ddp" else None,
-        )
+        has_buckets = self.mode == "ddp" or self.is_context
+        changes: dict[str, Any] = {
+            "comm": None if self.mode == "ddp" else self.comm or COMMS[0],
+            "save": (self.save or SAVES[0]) if self.model_scheme == "sp" else None,
+            "bucket_mib": (self.bucket_mib or sizes.default_bucket_mib()) if has_buckets else None,
+        }
+        if self.is_context:
+            scheme = self.scheme()
+            changes |= {
+                "layout": scheme.layout if self.mode in RING_MODES else None,
+                "ulysses": scheme.ulysses,
+                "model_ranks": self.tp,
+                "inside": self.model_scheme if self.tp > 1 else None,
+            }
+        if self.attention_only:
+            changes |= {"save": None, "inside": None}
+            changes |= {name: _default(name) for name in _WHOLE_MODEL}
+        return dataclasses.replace(sizes, **changes)
 
     def default_bucket_mib(self) -> float:
         """MiB of one block's parameters, at most 25 (torch's own default for DDP)."""
@@ -135,35 +204,46 @@ class WorkloadConfig:
         parameters = block_parameters(
             hidden=self.hidden, heads=self.heads, kv_heads=sizes.kv_heads, ffn=sizes.ffn
         )
-        return min(25.0, parameters * DTYPE_BYTES[self.dtype] / 2**20)
+        return min(25.0, parameters // self.tp * DTYPE_BYTES[self.dtype] / 2**20)
 
     def to_dict(self) -> dict[str, Any]:
-        """The canonical form as JSON values, with `tp` and `dp` beside it; what run.json calls `workload`."""
+        """The canonical form as JSON values, with `tp`, `dp` and `cp` beside it: run.json's `workload`.
+
+        Options of the model around it are left out for attention alone.
+        """
         config = self.canonical()
-        return {**dataclasses.asdict(config), "tp": config.tp, "dp": config.dp}
+        values = {**dataclasses.asdict(config), **{name: getattr(config, name) for name in _DERIVED}}
+        unused = _WHOLE_MODEL if config.attention_only else ()
+        return {name: value for name, value in values.items() if name not in unused}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> WorkloadConfig:
-        """The inverse of `to_dict`. Raises UsageError for a key that is no option."""
+        """The inverse of `to_dict`. Raises UsageError for a key that is no option, and for a `tp`, `dp` or
+        `cp` that the options do not make."""
         names = {field.name for field in dataclasses.fields(cls)}
-        derived = {"tp", "dp"}
-        unknown = sorted(set(values) - names - derived)
+        unknown = sorted(set(values) - names - set(_DERIVED))
         if unknown:
             raise UsageError(f"unknown workload option '{unknown[0]}'")
-        return cls(**{key: value for key, value in values.items() if key in names})
+        config = cls(**{key: value for key, value in values.items() if key in names})
+        for name in _DERIVED:
+            made = getattr(config, name)
+            if values.get(name, made) != made:
+                raise UsageError(f"{name} is {values[name]!r}, but the workload's options make it {made}")
+        return config
 
 
 def _check_choices(config: WorkloadConfig) -> None:
     for name, choices in _CHOICES.items():
         value = getattr(config, name)
-        if value not in choices and not (value is None and name in ("comm", "save")):
+        if value not in choices and not (value is None and name in _DEFAULTED):
             raise UsageError(f"{_option(name)} is '{value}', expected one of {', '.join(choices)}")
     if config.dtype not in DTYPES:
         raise UsageError(f"--dtype is '{config.dtype}', expected one of {', '.join(DTYPES)}")
 
 
 def _check_counts(config: WorkloadConfig) -> None:
-    optional = [name for name in ("kv_heads", "ffn") if getattr(config, name) is not None]
+    may_be_none = ("kv_heads", "ffn", "ulysses", "model_ranks")
+    optional = [name for name in may_be_none if getattr(config, name) is not None]
     minimum = {**dict.fromkeys((*_COUNTS, *optional, "active_steps"), 1), "warmup": 0, "seed": 0, "vocab": 2}
     for name, least in minimum.items():
         value = getattr(config, name)
@@ -177,12 +257,43 @@ def _check_counts(config: WorkloadConfig) -> None:
         raise UsageError(f"--bucket-mib is {config.bucket_mib}, expected a number above 0")
 
 
+def _check_context(config: WorkloadConfig) -> None:
+    """The options of context parallelism, and that the ranks can be divided as they say."""
+    for name in ("causal", "attention_only"):
+        if not isinstance(getattr(config, name), bool):
+            raise UsageError(f"{_option(name)} is {getattr(config, name)!r}, expected true or false")
+    if not config.is_context:
+        given = ("layout", "ulysses", "model_ranks", "inside")
+        used = [name for name in given if getattr(config, name) is not None]
+        used += ["attention_only"] if config.attention_only else []
+        used += [] if config.causal else ["causal"]
+        if used:
+            modes = ", ".join(RING_MODES if used[0] == "layout" else CONTEXT_MODES)
+            modes = "usp" if used[0] == "ulysses" else modes
+            raise UsageError(f"{_option(used[0])} is for {modes}, not for {config.mode}")
+        return
+    _divides("ranks", config.ranks, "model_ranks", config.tp)
+    if config.tp > 1 and config.cp < 2:
+        raise UsageError(
+            f"--ranks {config.ranks} with --tp {config.tp} leaves the sequence whole: "
+            f"{config.mode} divides it among at least 2 times --tp ranks"
+        )
+    config.scheme()
+    if config.attention_only and config.recompute == "full":
+        raise UsageError(
+            "--recompute full repeats whole blocks, and --attention-only has none: use selective"
+        )
+    if config.inside is not None and (config.tp == 1 or config.attention_only):
+        why = "--attention-only has no linears" if config.attention_only else "--tp is 1"
+        raise UsageError(f"--inside says how ranks share the linears of one model, and {why}")
+
+
 def _check_sizes(config: WorkloadConfig) -> None:
     """`config` has all its sizes. The order is from the shape of the model to how it is split."""
     assert config.kv_heads is not None
     assert config.ffn is not None
     _divides("hidden", config.hidden, "heads", config.heads)
-    if config.head_dim % 2:
+    if config.head_dim % 2 and not config.attention_only:
         raise UsageError(
             f"--hidden {config.hidden} with --heads {config.heads} gives a head size of {config.head_dim}, "
             "which must be even for rotary position embedding"
@@ -191,16 +302,33 @@ def _check_sizes(config: WorkloadConfig) -> None:
     if config.mode == "ddp":
         return
     where = f"in mode {config.mode}"
-    _divides("heads", config.heads, "ranks", config.ranks, where)
-    if config.kv_heads < config.ranks:
+    sharing = "model_ranks" if config.is_context else "ranks"
+    _divides("heads", config.heads, sharing, config.tp, where)
+    if config.kv_heads < config.tp:
         raise UsageError(
-            f"--kv-heads {config.kv_heads} is less than --ranks {config.ranks}: "
+            f"--kv-heads {config.kv_heads} is less than {_option(sharing)} {config.tp}: "
             f"{where} every rank needs at least one key/value head"
         )
-    _divides("kv_heads", config.kv_heads, "ranks", config.ranks, where)
-    _divides("ffn", config.ffn, "ranks", config.ranks, where)
-    if config.mode == "sp":
-        _divides("seq_len", config.seq_len, "ranks", config.ranks, where)
+    _divides("kv_heads", config.kv_heads, sharing, config.tp, where)
+    if not config.attention_only:
+        _divides("ffn", config.ffn, sharing, config.tp, where)
+    if config.is_context:
+        scheme = config.scheme()
+        scheme.check_heads(config.heads // config.tp, config.kv_heads // config.tp)
+        scheme.check_length(config.seq_len)
+    if config.model_scheme == "sp":
+        _check_sequence_parallel(config, sharing, where)
+
+
+def _check_sequence_parallel(config: WorkloadConfig, sharing: str, where: str) -> None:
+    own = config.seq_len // config.cp
+    if config.cp == 1:
+        _divides("seq_len", own, sharing, config.tp, where)
+    elif own % config.tp:
+        raise UsageError(
+            f"--seq-len {config.seq_len} makes {config.cp} parts of {own} tokens, which --inside sp cannot "
+            f"divide among --tp {config.tp}"
+        )
 
 
 def _divides(name: str, size: int, by_name: str, by: int, where: str = "") -> None:
@@ -210,4 +338,10 @@ def _divides(name: str, size: int, by_name: str, by: int, where: str = "") -> No
 
 
 def _option(name: str) -> str:
-    return "the workload" if name == "mode" else "--" + name.replace("_", "-")
+    named = {"mode": "the workload", "model_ranks": "--tp", "causal": "--no-causal"}
+    return named.get(name) or "--" + name.replace("_", "-")
+
+
+def _default(name: str) -> Any:
+    (field,) = [field for field in dataclasses.fields(WorkloadConfig) if field.name == name]
+    return field.default

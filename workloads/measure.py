@@ -22,9 +22,11 @@ from sp_profiler.record.places import Place, Places
 from sp_profiler.record.saved_tensors import SavedReport, SavedTensors, storages
 from sp_profiler.record.storages import NamedStorage
 from sp_profiler.theory.communication import wire_bytes
+from workloads.attention_only import AttentionOnly
 from workloads.communication import Call, Communicator
 from workloads.config import WorkloadConfig
-from workloads.train import Workload, assemble
+from workloads.groups import Groups, groups_for
+from workloads.train import Workload, assemble, attention_only
 
 _MOMENTS_S = (0.001, 0.01, 0.1, 1.0)
 
@@ -48,7 +50,7 @@ class SavedMeasurement:
     comm_bytes: Fraction
     """What this rank sends in the step with ring algorithms; a fraction of a byte where T does not divide."""
     calls: tuple[Call, ...]
-    """The step's collectives, in order."""
+    """The step's collectives, in order; one group's after another's."""
     allocator_peak_bytes: int | None = None
     """`torch.cuda.max_memory_allocated` in the step above what lay there before; None on the CPU."""
 
@@ -72,7 +74,7 @@ class SavedMeasurement:
 
 def measure_saved(
     config: WorkloadConfig,
-    communicator: Communicator,
+    groups: Groups,
     device: torch.device,
     *,
     follow: Callable[[Callable[[], Place]], LiveBytes] = LiveBytes,
@@ -81,25 +83,25 @@ def measure_saved(
 
     `follow` makes what follows the step's storages, for who wants to see more of the step.
 
-    Every rank of `communicator` must call this at the same time; its record and its numbering stay as they
-    are. Weights and tokens are constants: sizes do not depend on them. The optimizer's state exists from
-    the start, as in every step but the first.
+    Every rank of `groups` must call this at the same time; their records and numberings stay as they are.
+    Weights and tokens are constants: sizes do not depend on them. The optimizer's state exists from the
+    start, as in every step but the first.
     """
-    communicator = communicator.twin()
+    groups = groups.twin()
     on_gpu = device.type == "cuda"
     before = _reset_allocator(device) if on_gpu else 0
-    workload = assemble(config, communicator, device)
+    make = attention_only if config.attention_only else assemble
+    workload: Workload | AttentionOnly = make(config, groups, device)
     _prepare(workload)
-    shape = (config.num_microbatches, config.seq_len + 1, config.micro_batch)
-    tokens = torch.zeros(shape, dtype=torch.int64, device=device)
+    batch: Any = workload.constants()
     parameters = list(workload.model.parameters())
-    state = _optimizer_state(workload.optimizer)
+    state = _optimizer_state(workload.optimizer) if workload.optimizer is not None else []
     places = Places(workload.model)
     live = follow(lambda: places.current)
     live.track([*parameters, *workload.model.buffers()], "parameter")
-    live.track([*state, tokens], "state")
+    live.track([*state, *workload.tensors(batch)], "state")
     with live:
-        saved, hidden = _measured_step(workload, tokens, places, live)
+        saved, hidden = _measured_step(workload, batch, places, live)
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     return SavedMeasurement(
         saved=saved,
@@ -110,9 +112,10 @@ def measure_saved(
         peak_bytes=live.peak_bytes,
         peak_operator=live.peak_operator,
         comm_bytes=sum(
-            (wire_bytes(c.op, c.bytes, communicator.size) for c in communicator.calls), Fraction(0)
+            (wire_bytes(c.op, c.bytes, one.size) for one in groups.communicators for c in one.calls),
+            Fraction(0),
         ),
-        calls=tuple(communicator.calls),
+        calls=tuple(call for one in groups.communicators for call in one.calls),
         allocator_peak_bytes=torch.cuda.max_memory_allocated(device) - before if on_gpu else None,
     )
 
@@ -134,9 +137,18 @@ def fake_rank(ranks: int, description: str = "tp") -> Iterator[Communicator]:
         dist.destroy_process_group()
 
 
+@contextmanager
+def fake_groups(config: WorkloadConfig) -> Iterator[Groups]:
+    """The same with all the groups of a workload."""
+    with fake_rank(config.ranks) as communicator:
+        yield groups_for(config) if config.is_context else communicator
+
+
 @torch.no_grad()
-def _prepare(workload: Workload) -> None:
+def _prepare(workload: Workload | AttentionOnly) -> None:
     """Weights that are numbers, and the state that the optimizer makes in its first step."""
+    if workload.optimizer is None:
+        return
     for parameter in workload.model.parameters():
         parameter.fill_(0.01)
         parameter.grad = torch.zeros_like(parameter)
@@ -145,18 +157,18 @@ def _prepare(workload: Workload) -> None:
 
 
 def _measured_step(
-    workload: Workload, tokens: Tensor, places: Places, live: LiveBytes
+    workload: Any, batch: Any, places: Places, live: LiveBytes
 ) -> tuple[SavedReport, tuple[LiveStorage, ...]]:
-    """A step as `Workload.step` does it; saved and hidden are those of its first micro-batch."""
+    """A step as the workload's `step` does it; saved and hidden are those of its first micro-batch."""
     known = {storage.storage for storage in live.alive()}
     with places, SavedTensors(workload.model, places=places) as saved:
-        loss = workload.forward(tokens[0], len(tokens))
-    known.update(saved.storages, storages([loss]))
+        result = workload.forward(batch[0], len(batch))
+    known.update(saved.storages, storages([result] if isinstance(result, Tensor) else result.outs))
     hidden = _hidden_from(live, known)
-    workload.backward(loss, is_last=len(tokens) == 1)
-    del loss
-    for i, microbatch in enumerate(tokens[1:], start=2):
-        workload.backward(workload.forward(microbatch, len(tokens)), is_last=i == len(tokens))
+    workload.backward(result, is_last=len(batch) == 1)
+    del result
+    for i, microbatch in enumerate(batch[1:], start=2):
+        workload.backward(workload.forward(microbatch, len(batch)), is_last=i == len(batch))
     workload.update()
     return saved.report(), hidden
 

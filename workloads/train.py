@@ -2,7 +2,8 @@
 
 Run it under torch's launcher: `torchrun --nproc-per-node 2 -m workloads.train config.json`, where
 config.json holds the options of `workloads.config.WorkloadConfig`. Besides the trace every rank leaves
-`rank-00000.workload.json` in $SP_PROFILE_OUT: losses, step times, process groups.
+`rank-00000.workload.json` in $SP_PROFILE_OUT: losses, step times, process groups. Attention alone is run
+in the same way, but trains nothing and has no losses.
 """
 
 from __future__ import annotations
@@ -25,10 +26,13 @@ from torch import Tensor
 
 from sp_profiler.errors import SpProfilerError, UsageError, WorkloadError
 from sp_profiler.record.annotate import annotate
-from workloads.communication import Communicator, Intent, Site, new_communicator
+from workloads.attention_only import AttentionOnly, AttentionStack
+from workloads.communication import Communicator, Intent, Site
 from workloads.config import WorkloadConfig
+from workloads.context.parallel import Undivided, context_attention, context_parallel
 from workloads.data import batches
 from workloads.ddp import DataParallel
+from workloads.groups import Groups, groups_for, of_context, only, over_data
 from workloads.layout import GradientReduction, Layout
 from workloads.model import Decoder
 from workloads.sequence_parallel import SequenceParallel
@@ -47,6 +51,24 @@ class Workload:
     model: Decoder
     optimizer: torch.optim.Optimizer
     reduction: GradientReduction
+
+    def data(self, steps: int, rank: int) -> list[Tensor]:
+        """Tokens [num_microbatches, S+1, B] for each step; those of one `rank` are the same on every rank."""
+        return batches(self.config, steps, rank, self.device)
+
+    def constants(self) -> Tensor:
+        """Tokens for one step, all the same."""
+        config = self.config
+        shape = (config.num_microbatches, config.seq_len + 1, config.micro_batch)
+        return torch.zeros(shape, dtype=torch.int64, device=self.device)
+
+    def tensors(self, batch: Tensor) -> list[Tensor]:
+        """What a step is given."""
+        return [batch]
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.cos.device
 
     def step(self, tokens: Tensor) -> Tensor:
         """One training step on tokens [num_microbatches, S+1, B]; gives the mean loss."""
@@ -75,34 +97,57 @@ class Workload:
             self.optimizer.step()
 
 
-def layout_for(config: WorkloadConfig, communicator: Communicator, device: torch.device) -> Layout:
-    """The layout of a canonical config."""
+def layout_for(config: WorkloadConfig, groups: Groups, device: torch.device) -> Layout:
+    """The layout of a canonical config: the one place that knows which mode is split how."""
     dtype = TORCH_DTYPES[config.dtype]
     if config.mode == "ddp":
         assert config.bucket_mib is not None
-        return DataParallel(communicator, config.bucket_mib * 2**20, device, dtype)
+        return DataParallel(only(groups), config.bucket_mib * 2**20, device, dtype)
+    if not config.is_context:
+        return _model_layout(config, only(groups), device)
+    assert config.bucket_mib is not None
+    context = of_context(groups)
+    inner = Undivided(device, dtype)
+    if context.model is not None:
+        inner = _model_layout(config, context.model, device)
+    bucket_bytes = config.bucket_mib * 2**20
+    return context_parallel(
+        config.scheme(), context, inner, seq_len=config.seq_len, bucket_bytes=bucket_bytes
+    )
+
+
+def _model_layout(config: WorkloadConfig, communicator: Communicator, device: torch.device) -> Layout:
+    """Of the ranks that share one model."""
+    dtype = TORCH_DTYPES[config.dtype]
     assert config.comm is not None
-    if config.mode == "tp":
+    if config.model_scheme == "tp":
         return TensorParallel(communicator, config.comm, device, dtype)
     assert config.save is not None
     return SequenceParallel(communicator, config.save, config.comm, device, dtype)
 
 
-def build(config: WorkloadConfig, communicator: Communicator, device: torch.device) -> Workload:
-    """Model and optimizer of this rank, ready to train; `communicator` spans the ranks of the workload."""
-    workload = assemble(config, communicator, device)
+def build(config: WorkloadConfig, groups: Groups, device: torch.device) -> Workload:
+    """Model and optimizer of this rank, ready to train; `groups` are those of the workload's ranks."""
+    workload = assemble(config, groups, device)
     load_weights(workload.model, workload.layout, lambda piece: initial_weight(piece, config.seed))
     return workload
 
 
-def assemble(config: WorkloadConfig, communicator: Communicator, device: torch.device) -> Workload:
+def assemble(config: WorkloadConfig, groups: Groups, device: torch.device) -> Workload:
     """The same with uninitialised weights. Works under FakeTensorMode with the fake process group, too."""
     config = config.canonical()
-    layout = layout_for(config, communicator, device)
+    layout = layout_for(config, groups, device)
     model = Decoder(config, layout, device, TORCH_DTYPES[config.dtype])
     # One kernel for all parameters: deterministic, and a few events in the trace instead of thousands.
     optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, fused=True)
     return Workload(config, layout, model, optimizer, layout.gradient_reduction(model))
+
+
+def attention_only(config: WorkloadConfig, groups: Groups, device: torch.device) -> AttentionOnly:
+    """Attention of this rank, without the model around it."""
+    config = config.canonical()
+    attend = context_attention(config.scheme(), of_context(groups), config.seq_len)
+    return AttentionOnly(config, AttentionStack(config, attend), device, TORCH_DTYPES[config.dtype])
 
 
 def choose_device(backend: str, local_rank: int) -> tuple[str, torch.device]:
@@ -162,58 +207,60 @@ class StepTimer:
         return [round(start.elapsed_time(end) * 1e6) for start, end in pairs]
 
 
-def train(
-    config: WorkloadConfig, communicator: Communicator, device: torch.device, profile: Any
-) -> dict[str, Any]:
+def train(config: WorkloadConfig, groups: Groups, device: torch.device, profile: Any) -> dict[str, Any]:
     """Runs warm-up and active steps; gives what `rank-00000.workload.json` says of this rank.
 
     `profile` is a context whose value is told of every step's end through `step()`.
     """
-    workload = build(config, communicator, device)
-    data = batches(
-        config, config.warmup + config.active_steps, communicator.rank if config.dp > 1 else 0, device
-    )
+    make = attention_only if config.attention_only else build
+    workload: Workload | AttentionOnly = make(config, groups, device)
+    data: list[Any] = workload.data(config.warmup + config.active_steps, _data_rank(config, groups))
     timer = StepTimer(device)
     losses = []
     with profile as session:
-        for tokens in data:
+        for batch in data:
             timer.mark()
-            losses.append(workload.step(tokens))
+            losses.append(workload.step(batch))
             timer.mark()
             session.step()
-    collectives = len(communicator.calls)
-    group = {
-        "key": communicator.key,
-        "description": communicator.description,
-        "ranks": list(communicator.ranks),
-    }
+    collectives = sum(len(one.calls) for one in groups.communicators)
     return {
         "rank": dist.get_rank(),
         "device_type": device.type,
         "backend": dist.get_backend(),
-        "losses": _mean_losses(losses, config, communicator),
+        "losses": None if config.attention_only else _mean_losses(losses, over_data(config, groups)),
         "step_times_ns": timer.step_times_ns(),
         "warmup": config.warmup,
         "parameters": sum(parameter.numel() for parameter in workload.model.parameters()),
         "collectives": collectives,
-        "groups": [group],
+        "groups": [
+            {"key": one.key, "description": one.description, "ranks": list(one.ranks)}
+            for one in groups.communicators
+        ],
     }
 
 
-def _mean_losses(losses: list[Tensor], config: WorkloadConfig, communicator: Communicator) -> list[float]:
-    """In ddp the ranks saw different data; exchanged once, when nothing is profiled any more."""
+def _data_rank(config: WorkloadConfig, groups: Groups) -> int:
+    """Whose data this rank is given. Ranks that divide a sequence take their tokens of the same one."""
+    if config.attention_only:
+        return dist.get_rank()
+    return only(groups).rank if config.dp > 1 else 0
+
+
+def _mean_losses(losses: list[Tensor], over: Communicator | None) -> list[float]:
+    """Over the ranks that saw different tokens; exchanged once, when nothing is profiled any more."""
     values = torch.stack(losses).double()
-    if config.mode == "ddp":
+    if over is not None:
         intent = Intent(Site("losses"), "other", "optimizer")
-        values = communicator.run("all_reduce", values, intent) / communicator.size
+        values = over.run("all_reduce", values, intent) / over.size
     return values.tolist()
 
 
-def measured(config: WorkloadConfig, communicator: Communicator, device: torch.device) -> dict[str, Any]:
+def measured(config: WorkloadConfig, groups: Groups, device: torch.device) -> dict[str, Any]:
     """What one step keeps and holds, for run.json: a step of a workload of its own, built and let go."""
     from workloads.measure import measure_saved
 
-    result = measure_saved(config, communicator, device).to_json()
+    result = measure_saved(config, groups, device).to_json()
     # What training finds must not depend on whether this ran; gradient hooks and parameters hold each other.
     gc.collect()
     if device.type == "cuda":
@@ -294,10 +341,11 @@ def run_rank(config: WorkloadConfig, backend: str, *, saved_tensors: bool) -> No
         raise UsageError(f"the configuration is for {config.ranks} ranks, but {world_size} were started")
     backend, device = choose_device(backend, int(os.environ["LOCAL_RANK"]))
     with process_group(backend, device):
-        communicator = new_communicator("dp" if config.mode == "ddp" else "tp", range(world_size))
-        saved = measured(config, communicator, device) if folder and saved_tensors else None
-        result = {**train(config, communicator, device, profile_for(config)), "saved_tensors": saved}
-        bad = [i for i, loss in enumerate(result["losses"]) if loss != loss or abs(loss) == float("inf")]
+        groups = groups_for(config)
+        saved = measured(config, groups, device) if folder and saved_tensors else None
+        result = {**train(config, groups, device, profile_for(config)), "saved_tensors": saved}
+        losses = result["losses"] or ()
+        bad = [i for i, loss in enumerate(losses) if loss != loss or abs(loss) == float("inf")]
         if bad:
             raise WorkloadError(f"rank {result['rank']}: the loss of step {bad[0]} is not finite")
     if folder:

@@ -1,10 +1,10 @@
-"""`sp-profile run demo`: four runs that differ in one thing each, and one page that shows them together."""
+"""`sp-profile run demo` and `demo-long-context`: runs that differ in little, and one page for all of them."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,51 +26,85 @@ if TYPE_CHECKING:
     from sp_profiler.record.workload import Backend
     from sp_profiler.report.model import Report
 
-TITLE = "Tensor and sequence parallelism, without and with overlap"
-
 
 @dataclass(frozen=True)
 class Part:
-    """One of the four runs: its folder and the schedule it shows."""
+    """One of the runs: its folder, its mode and the options it shows."""
 
     name: str
     mode: str
-    save: str | None
-    comm: str
+    options: Mapping[str, Any]
 
 
-PARTS = (
-    Part("tp-sync", "tp", None, "sync"),
-    Part("tp-async", "tp", None, "async"),
-    Part("sp-basic", "sp", "full", "sync"),
-    Part("sp-recompute", "sp", "shard", "async"),
-)
+@dataclass(frozen=True)
+class Demo:
+    """Runs to compare. `sizes` are used where the user gives none."""
 
-DEFAULTS = {"warmup": 1, "active_steps": 2}
-"""Few steps: the demo is about structure, and its traces ship with the repository."""
+    name: str
+    title: str
+    parts: tuple[Part, ...]
+    sizes: Mapping[str, Any]
 
 
-def run_demo(args: argparse.Namespace) -> int:
-    """Run the four parts one after the other; returns the exit code."""
+_FEW_STEPS = {"warmup": 1, "active_steps": 2}
+"""Demos are about structure; the traces of one ship with the repository."""
+
+DEMOS = {
+    "demo": Demo(
+        "demo",
+        "Tensor and sequence parallelism, without and with overlap",
+        (
+            Part("tp-sync", "tp", {"comm": "sync"}),
+            Part("tp-async", "tp", {"comm": "async"}),
+            Part("sp-basic", "sp", {"save": "full", "comm": "sync"}),
+            Part("sp-recompute", "sp", {"save": "shard", "comm": "async"}),
+        ),
+        _FEW_STEPS,
+    ),
+    "demo-long-context": Demo(
+        "demo-long-context",
+        "Context parallelism: rings of three layouts, Ulysses, and both together",
+        (
+            Part("ring-zigzag-sync", "ring", {"layout": "zigzag", "comm": "sync"}),
+            Part("ring-zigzag-async", "ring", {"layout": "zigzag", "comm": "async"}),
+            Part("ring-contiguous-async", "ring", {"layout": "contiguous", "comm": "async"}),
+            Part("ring-striped-async", "ring", {"layout": "striped", "comm": "async"}),
+            Part("ulysses-async", "ulysses", {"comm": "async"}),
+            Part("usp-async", "usp", {"layout": "zigzag", "ulysses": 2, "comm": "async"}),
+        ),
+        {**_FEW_STEPS, "ranks": 4, "layers": 1, "seq_len": 1024, "micro_batch": 1},
+    ),
+}
+
+
+def run_demo(args: argparse.Namespace, demo: Demo) -> int:
+    """Run the parts one after the other; returns the exit code."""
     from sp_profiler.record.workload import choose_backend
     from sp_profiler.report import comparison
 
-    for name, value in DEFAULTS.items():
+    for name, value in demo.sizes.items():
         if getattr(args, name) is None:
             setattr(args, name, value)
-    configs = [workload_config(args, part.mode, save=part.save, comm=part.comm) for part in PARTS]
-    with folder_for(args, "demo") as pending, Live() as live:
+    configs = [workload_config(args, part.mode, **_fixed(demo, part)) for part in demo.parts]
+    with folder_for(args, demo.name) as pending, Live() as live:
         backend = choose_backend(args.backend, configs[0].ranks)
         if backend.note:
             live.say(backend.note)
         reports = [
             _run_part(args, part, config, backend, pending, live)
-            for part, config in zip(PARTS, configs, strict=True)
+            for part, config in zip(demo.parts, configs, strict=True)
         ]
-        comparison.save(reports, pending.path, TITLE, [f"{part.name}/report.html" for part in PARTS])
+        pages = [f"{part.name}/report.html" for part in demo.parts]
+        comparison.save(reports, pending.path, demo.title, pages)
         folder = pending.publish()
     show_comparison(reports, folder, args.json)
     return EXIT_OK
+
+
+def _fixed(demo: Demo, part: Part) -> dict[str, Any]:
+    """What the demo varies between its parts: an option of that kind by the user would undo it."""
+    varied = {name: None for each in demo.parts for name in each.options}
+    return {**varied, **part.options}
 
 
 def _run_part(

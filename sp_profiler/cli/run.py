@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sp_profiler.trace.tables import TraceSet
     from workloads.config import WorkloadConfig
 
-WORKLOADS = ("ddp", "tp", "sp", "demo")
+WORKLOADS = ("ddp", "tp", "sp", "ring", "ulysses", "rsa", "usp", "demo", "demo-long-context")
 
 SIZES = {
     "--layers": "decoder blocks (2)",
@@ -40,6 +40,7 @@ SIZES = {
 }
 
 SCHEDULE_OPTIONS = ("comm", "save", "projections", "norm", "recompute")
+CONTEXT_OPTIONS = ("layout", "causal", "ulysses", "model_ranks", "inside", "attention_only")
 
 DEFAULT_TIMEOUT_S = 300.0
 TRACES = "rank-*.pt.trace.json.gz"
@@ -47,12 +48,14 @@ TRACES = "rank-*.pt.trace.json.gz"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `run`; what follows `--` reaches `run` as `args.rest`."""
-    parser.usage = "sp-profile run {ddp,tp,sp,demo} [options]\n       sp-profile run [options] -- COMMAND ..."
+    parser.usage = "sp-profile run WORKLOAD [options]\n       sp-profile run [options] -- COMMAND ..."
     workload = parser.add_argument(
         "workload",
         nargs="?",
         metavar="WORKLOAD",
-        help="ddp, tp, sp; or demo: tensor and sequence parallelism, each without and with overlap",
+        help="ddp, tp, sp (data, tensor, sequence parallelism); ring, rsa, ulysses, usp (context parallelism: "
+        "ring attention, ring self-attention, Ulysses, Ulysses in a ring); or demo (tp and sp, without and "
+        "with overlap), demo-long-context (schemes of context parallelism): several runs side by side",
     )
     complete_with(workload, WORKLOADS)
     parser.add_argument("--ranks", type=int, metavar="N", help="processes, 1 to 8 (2)")
@@ -66,7 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     schedule.add_argument(
         "--comm",
         choices=("sync", "async"),
-        help="whether the collectives of backward are waited for at once (sync)",
+        help="whether collectives are waited for at once: those of backward, and all of attention (sync)",
     )
     schedule.add_argument(
         "--save",
@@ -86,6 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("none", "selective", "full"),
         help="forward work done again in backward to save memory: no, attention cores or whole blocks (none)",
     )
+    _add_context_arguments(parser)
     running = parser.add_argument_group("running")
     running.add_argument(
         "--backend",
@@ -117,6 +121,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_context_arguments(parser: argparse.ArgumentParser) -> None:
+    context = parser.add_argument_group("context parallelism (ring, ulysses, rsa, usp)")
+    context.add_argument(
+        "--layout",
+        choices=("contiguous", "zigzag", "striped"),
+        help="tokens of a rank of a ring (ring, usp: zigzag with a causal mask; else contiguous)",
+    )
+    context.add_argument(
+        "--causal",
+        action=argparse.BooleanOptionalAction,
+        help="whether a token sees only those before it (--causal)",
+    )
+    context.add_argument(
+        "--ulysses", type=int, metavar="N", help="usp: ranks that exchange heads for tokens (2)"
+    )
+    context.add_argument(
+        "--tp",
+        type=int,
+        dest="model_ranks",
+        metavar="N",
+        help="ranks that share one model inside each part of the sequence (1)",
+    )
+    context.add_argument("--inside", choices=("tp", "sp"), help="how those share it (tp)")
+    context.add_argument(
+        "--attention-only",
+        action="store_const",
+        const=True,
+        help="attention of --layers layers over random q, k, v; no model, nothing is trained",
+    )
+
+
 def run(args: argparse.Namespace) -> int:
     """Run what was asked for; returns the exit code."""
     if args.timeout is not None and not args.timeout > 0:  # nan is not above 0 either
@@ -137,10 +172,10 @@ def run(args: argparse.Namespace) -> int:
             f"unknown workload '{args.workload}', expected one of {choices}; your own script is run by "
             f"sp-profile run -- {args.workload} ..."
         )
-    if args.workload == "demo":
-        from sp_profiler.cli.demo import run_demo
+    if args.workload.startswith("demo"):
+        from sp_profiler.cli.demo import DEMOS, run_demo
 
-        return run_demo(args)
+        return run_demo(args, DEMOS[args.workload])
     return _run_workload(args)
 
 
@@ -157,6 +192,7 @@ def workload_config(args: argparse.Namespace, mode: str, **fixed: Any) -> Worklo
         "ranks",
         "dtype",
         *SCHEDULE_OPTIONS,
+        *CONTEXT_OPTIONS,
         "warmup",
         "active_steps",
         "seed",
@@ -165,6 +201,23 @@ def workload_config(args: argparse.Namespace, mode: str, **fixed: Any) -> Worklo
     config = WorkloadConfig(**{**given, "mode": mode, **fixed})
     require_torch()
     return config
+
+
+def label_of(config: WorkloadConfig) -> str:
+    """The workload in a word or two, for the name of its folder: `sp-shard-async`, `ring-zigzag-async`."""
+    whole = config.canonical()
+    parts = [
+        whole.mode,
+        f"{whole.ulysses}" if whole.ulysses else None,
+        whole.layout,
+        whole.inside and f"{whole.inside}{whole.tp}",
+        whole.save,
+        whole.comm,
+        None if whole.causal else "no-mask",
+        None if whole.recompute == "none" else f"recompute-{whole.recompute}",
+        "attention" if whole.attention_only else None,
+    ]
+    return "-".join(part for part in parts if part)
 
 
 def folder_for(args: argparse.Namespace, label: str) -> PendingFolder:
@@ -187,9 +240,7 @@ def _run_workload(args: argparse.Namespace) -> int:
     from sp_profiler.record.workload import choose_backend, record_workload
 
     config = workload_config(args, args.workload)
-    whole = config.canonical()
-    recompute = None if whole.recompute == "none" else f"recompute-{whole.recompute}"
-    label = "-".join(part for part in (whole.mode, whole.save, whole.comm, recompute) if part)
+    label = label_of(config)
     with folder_for(args, label) as pending, Live() as live:
         backend = choose_backend(args.backend, config.ranks)
         if backend.note:

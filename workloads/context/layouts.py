@@ -25,9 +25,9 @@ from fractions import Fraction
 import torch
 from torch import Tensor
 
-from sp_profiler.errors import UsageError
+from workloads.context.scheme import LAYOUTS, ring_chunk
 
-LAYOUTS = ("contiguous", "zigzag", "striped")
+__all__ = ["LAYOUTS", "Tile", "balance", "block_tiles", "ring_work", "token_positions"]
 
 
 def token_positions(layout: str, seq_len: int, ranks: int, rank: int) -> Tensor:
@@ -36,18 +36,12 @@ def token_positions(layout: str, seq_len: int, ranks: int, rank: int) -> Tensor:
     Data, targets and rotary embedding of this rank follow from them. Raises UsageError where the layout
     cannot divide the sequence.
     """
-    if layout not in LAYOUTS:
-        raise UsageError(f"--layout is '{layout}', expected one of {', '.join(LAYOUTS)}")
-    parts = 2 * ranks if layout == "zigzag" else ranks
-    if seq_len % parts:
-        chunks = f" in {parts} chunks, two for each" if layout == "zigzag" else ""
-        raise UsageError(f"--seq-len {seq_len} cannot be divided among {ranks} ranks{chunks}")
-    chunk = seq_len // parts
+    chunk = ring_chunk(layout, seq_len, ranks)
     if layout == "striped":
         return torch.arange(rank, seq_len, ranks)
     if layout == "contiguous":
         return torch.arange(rank * chunk, (rank + 1) * chunk)
-    first, second = rank * chunk, (parts - 1 - rank) * chunk
+    first, second = rank * chunk, (2 * ranks - 1 - rank) * chunk
     return torch.cat((torch.arange(first, first + chunk), torch.arange(second, second + chunk)))
 
 

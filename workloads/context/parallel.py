@@ -12,97 +12,56 @@ most, on neighbouring ranks, then Ulysses, then the ring (Fang and Zhao 2024, ar
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-from sp_profiler.errors import UsageError
 from workloads.attention import Attend, attention_core, full_attention_core
 from workloads.communication import Communicator, Site, own_communicator
-from workloads.context.layouts import token_positions
 from workloads.context.ring import Ring
+from workloads.context.scheme import ContextScheme
 from workloads.context.self_attention import RingSelfAttention
-from workloads.context.ulysses import Ulysses, check_heads
+from workloads.context.ulysses import Ulysses
 from workloads.ddp import BucketedAverage, UndividedLinears
 from workloads.layout import GradientReduction, Layout, NothingToReduce, WholeSequence
 from workloads.linear import Piece, Weighted
 
-SCHEMES = ("ring", "ulysses", "rsa", "usp")
-
-
-@dataclass(frozen=True)
-class ContextScheme:
-    """How `ranks` ranks share the sequence. Raises UsageError for what cannot be.
-
-    `ulysses` is the number of ranks that exchange heads for tokens, of usp; the others follow from the
-    scheme. `layout` is that of the ring; what Ulysses brings together is contiguous.
-    """
-
-    scheme: str
-    ranks: int
-    comm: str = "sync"
-    layout: str = "contiguous"
-    causal: bool = True
-    ulysses: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.scheme not in SCHEMES:
-            raise UsageError(
-                f"'{self.scheme}' is no scheme of context parallelism, only {', '.join(SCHEMES)} are"
-            )
-        if self.ranks < 2:
-            raise UsageError(f"{self.scheme} divides the sequence among at least 2 ranks, not {self.ranks}")
-        if self.scheme == "ulysses" and self.layout != "contiguous":
-            raise UsageError(f"--layout {self.layout} is for a ring: ulysses has none")
-        if self.scheme != "usp" and self.ulysses is not None:
-            raise UsageError(f"--ulysses is for usp: {self.scheme} has all ranks in one group")
-        if self.scheme == "usp" and (self.ulysses is None or not 1 <= self.ulysses <= self.ranks):
-            raise UsageError(
-                f"usp needs --ulysses, how many of the {self.ranks} ranks exchange heads for tokens"
-            )
-        if self.ranks % self.ulysses_ranks:
-            raise UsageError(f"{self.ranks} ranks cannot be divided into rings by --ulysses {self.ulysses}")
-
-    @property
-    def ulysses_ranks(self) -> int:
-        return self.ranks if self.scheme == "ulysses" else self.ulysses or 1
-
-    @property
-    def ring_ranks(self) -> int:
-        return self.ranks // self.ulysses_ranks
-
-    def check_heads(self, heads: int, kv_heads: int) -> None:
-        """`heads` and `kv_heads` of one model part. Raises UsageError where ranks cannot share them."""
-        check_heads(heads, kv_heads, self.ulysses_ranks)
-
-    def ring_positions(self, seq_len: int) -> list[Tensor]:
-        """Ascending positions of the tokens of each part of the ring, of all its Ulysses ranks together."""
-        parts = [
-            token_positions(self.layout, seq_len, self.ring_ranks, rank) for rank in range(self.ring_ranks)
-        ]
-        if len(parts[0]) % self.ulysses_ranks:
-            raise UsageError(f"--seq-len {seq_len} cannot be divided among {self.ranks} ranks")
-        return parts
-
-    def positions(self, seq_len: int) -> list[Tensor]:
-        """Ascending positions of the tokens of each of the ranks."""
-        return [part for ring in self.ring_positions(seq_len) for part in ring.chunk(self.ulysses_ranks)]
-
 
 @dataclass(frozen=True)
 class ContextGroups:
-    """The process groups of one rank. `ring` and `ulysses` are None where they would hold it alone."""
+    """The process groups of one rank. Those that would hold it alone are None."""
 
     everyone: Communicator
     """All ranks with the same part of the model, for the gradients."""
     ring: Communicator | None
     ulysses: Communicator | None
+    model: Communicator | None = None
+    """The ranks that share one model, of this rank's part of the sequence."""
 
     @property
     def rank(self) -> int:
         """This rank's part of the sequence."""
         return self.everyone.rank
+
+    @property
+    def communicators(self) -> tuple[Communicator, ...]:
+        found = (self.model, self.ulysses, self.ring, self.everyone)
+        return tuple(one for one in found if one is not None)
+
+    def twin(self) -> ContextGroups:
+        """The same groups, with records and numberings of their own."""
+
+        def twin(one: Communicator | None) -> Communicator | None:
+            return one and one.twin()
+
+        return replace(
+            self,
+            everyone=self.everyone.twin(),
+            ring=twin(self.ring),
+            ulysses=twin(self.ulysses),
+            model=twin(self.model),
+        )
 
 
 def context_groups(scheme: ContextScheme, model_parts: int = 1) -> ContextGroups:
@@ -120,6 +79,7 @@ def context_groups(scheme: ContextScheme, model_parts: int = 1) -> ContextGroups
         communicator("dp_cp", 0, 1),
         communicator("cp_ring" if both else "cp", 0) if ring > 1 else None,
         communicator("cp_ulysses" if both else "cp", 1) if ulysses > 1 else None,
+        communicator("tp", 2) if parts > 1 else None,
     )
 
 

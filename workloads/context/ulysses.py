@@ -25,7 +25,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sp_profiler.errors import UsageError
 from workloads.attention import Attend
 from workloads.communication import Communicator, Intent, Site, forward_phase
 
@@ -44,15 +43,6 @@ class Ulysses:
         out = self.inner(q, k, v, site)
         (back,) = ExchangeFunction.apply(TO_TOKENS, TO_HEADS, self, site, out)
         return back
-
-
-def check_heads(heads: int, kv_heads: int, ranks: int) -> None:
-    """Raises UsageError where the ranks cannot share the heads evenly."""
-    for option, count in (("--heads", heads), ("--kv-heads", kv_heads)):
-        if count % ranks:
-            raise UsageError(
-                f"{option} {count} of a rank cannot be divided among the {ranks} ranks of ulysses"
-            )
 
 
 @dataclass(frozen=True)
