@@ -15,6 +15,7 @@ from typing import Any
 from sp_profiler.analysis.across import AcrossRanks, across_ranks
 from sp_profiler.analysis.causes import settle
 from sp_profiler.analysis.contention import Baseline, with_contention
+from sp_profiler.analysis.lanes import Lanes, lanes_of_rank
 from sp_profiler.analysis.memory.rank import analyze_memory
 from sp_profiler.analysis.memory.results import MemoryFigures
 from sp_profiler.analysis.rank import analyze_rank
@@ -37,12 +38,14 @@ _HELD_BYTES = 1 << 30
 
 @dataclass(frozen=True)
 class RankTask:
-    """What one worker needs; `draw` asks for the timeline of this rank's representative step too."""
+    """What one worker needs; `draw` asks for the timeline of this rank's representative step too, `lanes` for
+    everything that can be drawn of it."""
 
     trace: Trace
     run_json: dict[str, Any] | None
     window: WindowRule
     draw: bool
+    lanes: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,7 @@ class RankOutcome:
     timeline: Timeline | None
     drawn_ledger: tuple[LedgerEntry, ...] = ()
     memory: tuple[MemoryFigures, ...] = ()  # one per device that the trace's memory events tell of
+    lanes: Lanes | None = None
 
 
 def analyze_trace(task: RankTask) -> RankOutcome:
@@ -65,7 +69,8 @@ def analyze_trace(task: RankTask) -> RankOutcome:
     memory, notes = analyze_memory(trace, classified)
     result = replace(result, ledger=(*result.ledger, *notes))
     facts = TraceFacts(trace.path, trace.metadata, classified.is_cpu_only)
-    return RankOutcome(facts, result, drawn, entries, memory)
+    lanes = lanes_of_rank(trace, classified, result) if task.lanes else None
+    return RankOutcome(facts, result, drawn, entries, memory, lanes)
 
 
 def analyze_run(
@@ -102,14 +107,16 @@ def analyze_files(
     on_file: Callable[[str], None] | None = None,
     on_rank: Callable[[str], None] | None = None,
     on_loaded: Callable[[Sequence[LedgerEntry]], None] | None = None,
+    keep_lanes: Callable[[Lanes], None] | None = None,
 ) -> Report:
     """The report of a run on disk: `load_run` and `analyze_run` in one go, one trace in memory at a time.
 
     Same report and same errors. `on_loaded` is given the ledger of the files when all are read; what it
-    raises comes before what the analysis of a rank raised.
+    raises comes before what the analysis of a rank raised. `keep_lanes` is given the lanes of each rank, which
+    are as large as its trace and not held.
     """
     rule = WindowRule() if window is None else window
-    ranks = _Ranks(files, rule, on_rank)
+    ranks = _Ranks(files, rule, on_rank, keep_lanes)
     run = check_run(
         files,
         ranks.take,
@@ -134,13 +141,20 @@ def analyze_files(
 class _Ranks:
     """Analyses the traces of a run as they come; those without a rank wait until all files are known."""
 
-    def __init__(self, files: RunFiles, rule: WindowRule, on_rank: Callable[[str], None] | None) -> None:
+    def __init__(
+        self,
+        files: RunFiles,
+        rule: WindowRule,
+        on_rank: Callable[[str], None] | None,
+        keep_lanes: Callable[[Lanes], None] | None,
+    ) -> None:
         self.outcomes: dict[str, RankOutcome] = {}
         self.held: dict[str, Trace] = {}
         self.failures: dict[str, SpProfilerError] = {}
         self._files = files
         self._rule = rule
         self._on_rank = on_rank
+        self._keep_lanes = keep_lanes
         self._held_bytes = 0
         self._first: tuple[bool, int, str] | None = None  # the place of the first rank so far
 
@@ -158,11 +172,15 @@ class _Ranks:
         draw = self._first is None or place < self._first
         if draw:
             self._first = place
+        task = RankTask(trace, self._files.run_json, self._rule, draw, lanes=self._keep_lanes is not None)
         try:
-            outcome = analyze_trace(RankTask(trace, self._files.run_json, self._rule, draw))
+            outcome = analyze_trace(task)
         except SpProfilerError as error:
             self.failures[trace.path] = error
             return
+        if self._keep_lanes is not None and outcome.lanes is not None:
+            self._keep_lanes(outcome.lanes)
+            outcome = replace(outcome, lanes=None)
         self.outcomes[trace.path] = outcome
         if self._on_rank is not None:
             self._on_rank(trace.path)

@@ -54,7 +54,7 @@ def timeline_segments(
     )
     if len(rows) == 0:
         return []
-    lane, names = _lanes(activities, rows, classified.is_cpu_only)
+    lane, names = lanes_of(activities, rows, classified.is_cpu_only)
     stretches = _Stretches(
         rows,
         np.maximum(activities.start_ns[rows], start_ns),
@@ -69,19 +69,21 @@ def timeline_segments(
     return _segments(trace, classified, stretches, names)
 
 
-def _lanes(activities: Activities, rows: Int64, is_cpu_only: bool) -> tuple[Int64, list[str]]:
-    """The lane of each row, and the lanes' names."""
+def lanes_of(activities: Activities, rows: Int64, is_cpu_only: bool) -> tuple[Int64, list[str]]:
+    """The lane of each row, and the lanes' names: computation, communication, copies, each by stream."""
     lane_of_kind = {kind: list(dict.fromkeys(_LANES.values())).index(name) for kind, name in _LANES.items()}
     of_kind = np.array([lane_of_kind[kind] for kind in Kind], np.int64)[activities.kind[rows]]
-    pairs, lane = np.unique(np.stack((of_kind, activities.stream[rows])), axis=1, return_inverse=True)
+    streams, stream = np.unique(activities.stream[rows], return_inverse=True)
+    codes, lane = np.unique(of_kind * len(streams) + stream, return_inverse=True)  # pairs of columns: slow
+    kinds, stream = np.divmod(codes, max(len(streams), 1))
     words = list(dict.fromkeys(_LANES.values()))
     what = "thread" if is_cpu_only else "stream"
-    alone = np.bincount(pairs[0], minlength=len(words)) == 1
+    alone = np.bincount(kinds, minlength=len(words)) == 1
     names = [
-        words[kind] if alone[kind] else f"{words[kind]} ({what} {stream})"
-        for kind, stream in pairs.T.tolist()
+        words[kind] if alone[kind] else f"{words[kind]} ({what} {number})"
+        for kind, number in zip(kinds.tolist(), streams[stream].tolist(), strict=True)
     ]
-    return lane.ravel().astype(np.int64), names
+    return lane.astype(np.int64), names
 
 
 def _joined(stretches: _Stretches, activities: Activities, gap_ns: int) -> _Stretches:
