@@ -112,8 +112,8 @@ def analyze_files(
     """The report of a run on disk: `load_run` and `analyze_run` in one go, one trace in memory at a time.
 
     Same report and same errors. `on_loaded` is given the ledger of the files when all are read; what it
-    raises comes before what the analysis of a rank raised. `keep_lanes` is given the lanes of each rank, which
-    are as large as its trace and not held.
+    raises comes before what the analysis of a rank raised. `keep_lanes` is given the lanes of each rank, as
+    large as its trace and not held.
     """
     rule = WindowRule() if window is None else window
     ranks = _Ranks(files, rule, on_rank, keep_lanes)
