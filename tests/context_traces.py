@@ -4,8 +4,7 @@
     drawn.transfers                       # one Transfer for each communication kernel of the files
     drawn.attention[rank, number, step]   # ns of attention in a ring step of a pass
 
-An implementation is one generator function: forward up to its `yield`, backward after it. What was learnt
-from each project's code is the order of launches, what each transfer carries and on which stream.
+The implementations are in context_schedules.py, the devices they run on in context_device.py.
 """
 
 from __future__ import annotations
@@ -13,247 +12,25 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from context_device import Machine, ProcessGroup, Rank, Said, Style, Transfer, Work
-
-GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_kernel"
-COPY = "void at::native::elementwise_kernel<128, 4, at::native::direct_copy_kernel_cuda(int)>(int)"
-MERGE = "void at::native::vectorized_elementwise_kernel<4, at::native::sigmoid_kernel_cuda(int)>(int)"
-ADAM = "void at::native::multi_tensor_apply_kernel<at::native::FusedAdamMathFunctor<float, 4>>(int)"
-
-
-@dataclass(frozen=True)
-class Attention:
-    """What one layer's attention is: elements, and ns of a whole block of scores in forward."""
-
-    group: ProcessGroup
-    tokens: int = 1024  # of one rank
-    heads: int = 8
-    kv_heads: int = 4
-    dim: int = 64
-    causal: bool = False
-    layout: str = "contiguous"
-    block_ns: int = 400_000
-    inner: ProcessGroup | None = None  # Ulysses' group inside a ring
-
-    @property
-    def ranks(self) -> int:
-        return len(self.group.ranks)
-
-    @property
-    def kv(self) -> int:
-        """Elements of one rank's K."""
-        return self.tokens * self.kv_heads * self.dim
-
-    @property
-    def q(self) -> int:
-        return self.tokens * self.heads * self.dim
-
-    def share(self, place: int, step: int) -> Fraction:
-        """The part of a block's scores that the mask leaves to the rank at `place` in a ring step."""
-        n = self.tokens
-        earlier = step <= place  # the block in hand lies before the own one
-        if not self.causal:
-            return Fraction(1)
-        if self.layout == "contiguous":
-            return Fraction(n + 1, 2 * n) if step == 0 else Fraction(int(earlier))
-        if self.layout == "zigzag":
-            return Fraction(n + 1, 2 * n) if step == 0 else Fraction(1, 2)
-        return Fraction(n + 1 if earlier else n - 1, 2 * n)
-
-
-@dataclass(frozen=True)
-class Kernels:
-    """What a library calls its operators and kernels; of backward with each kernel's part of the time."""
-
-    forward_op: str
-    forward: str
-    backward_op: str
-    backward: tuple[tuple[str, Fraction], ...]
-
-
-_TRAITS = "kernel_traits<128, 64, 128, 8, cutlass::bfloat16_t>"
-_TORCH = f"flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<pytorch_flash::Flash_bwd_{_TRAITS}>"
-_CUDNN = "cudnn_generated_fort_native_sdpa_sm90_flash_{}prop_wgmma_f16_knob_7_64x128x128_4x1x1_kernel0_0"
-_CUTLASS = (
-    "void cutlass::device_kernel<flash::enable_sm90_or_later<flash::FlashAttn{}Sm90<2>>>(flash::Params)"
+from context_device import Machine
+from context_facts import ProcessGroup, Said, Style, Transfer
+from context_kernels import GEMM, Attention
+from context_rank import Rank
+from context_schedules import (
+    Implementation,
+    gathered,
+    llama3,
+    ring_flash_attention,
+    torch_ring,
+    transformer_engine,
+    transformer_engine_a2a,
+    ulysses,
+    usp,
 )
-_EFFICIENT = "fmha_cutlass{}_bf16_aligned_64x128_rf_sm80(PyTorchMemEffAttention::Attention{}Kernel::Params)"
-_CK = "void ck_tile::kentry<256, 2, ck_tile::{0}Kernel<ck_tile::BlockFmhaPipeline<128>>>(ck_tile::{0}::Kargs)"
-
-
-def _one(forward_op: str, forward: str, backward_op: str, backward: str) -> Kernels:
-    return Kernels(forward_op, forward, backward_op, ((backward, Fraction(1)),))
-
-
-LIBRARIES = {
-    "flash-2": Kernels(
-        "flash_attn::_flash_attn_forward",
-        f"void flash::flash_fwd_kernel<Flash_fwd_{_TRAITS}, false, true>(flash::Flash_fwd_params)",
-        "flash_attn::_flash_attn_backward",
-        (
-            (f"void flash::flash_bwd_dot_do_o_kernel<true, Flash_bwd_{_TRAITS}>(int)", Fraction(1, 20)),
-            (f"void flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<{_TRAITS}>(int)", Fraction(9, 10)),
-            (f"void flash::flash_bwd_convert_dq_kernel<Flash_bwd_{_TRAITS}>(int, int)", Fraction(1, 20)),
-        ),
-    ),
-    "flash-split": _one(
-        "aten::_flash_attention_forward",
-        f"void pytorch_flash::flash_fwd_splitkv_kernel<pytorch_flash::Flash_fwd_{_TRAITS}, true>(int)",
-        "aten::_flash_attention_backward",
-        f"void pytorch_flash::{_TORCH}(pytorch_flash::Flash_bwd_params)",
-    ),
-    "flash-3": _one("flash_attn_3::fwd", _CUTLASS.format("Fwd"), "flash_attn_3::bwd", _CUTLASS.format("Bwd")),
-    "cudnn": _one("FusedAttnFunc", _CUDNN.format("f"), "FusedAttnFuncBackward", _CUDNN.format("b")),
-    "efficient": _one(
-        "aten::_efficient_attention_forward",
-        _EFFICIENT.format("F", ""),
-        "aten::_efficient_attention_backward",
-        _EFFICIENT.format("B", "Backward"),
-    ),
-    "aiter": _one(
-        "aiter::fmha_v3_fwd",
-        "_ZN5aiter34fmha_fwd_hd128_bf16_causal_a16_rtneE",
-        "aiter::fmha_v3_bwd",
-        "_ZN5aiter26fmha_bwd_hd128_bf16_a16_ptE",
-    ),
-    "ck": _one(
-        "flash_attn::_flash_attn_forward",
-        _CK.format("FmhaFwd"),
-        "flash_attn::_flash_attn_backward",
-        _CK.format("FmhaBwdDQDKDV"),
-    ),
-}
-_BACKWARD_WORK = Fraction(5, 2)  # of forward's
-
-Implementation = Callable[[Rank, Attention], Iterator[None]]
-
-
-def attend(
-    rank: Rank, at: Attention, number: int, step: int, share: Fraction, *, backward: bool = False
-) -> None:
-    """One block's kernels, none where the mask leaves nothing, and the merge with what earlier steps gave."""
-    library = LIBRARIES[rank.style.forward]
-    if not share:
-        return
-    mine = (number, step)
-    whole = at.block_ns * share
-    if not backward:
-        rank.kernel(library.forward, int(whole), op=library.forward_op, step=mine)
-    else:
-        with rank.op(library.backward_op):
-            for name, part in library.backward:
-                rank.kernel(name, int(whole * _BACKWARD_WORK * part), op=None, step=mine)
-    if step:
-        rank.kernel(MERGE, 5_000, op="aten::add_" if backward else "aten::sigmoid")
-
-
-# --- rings --------------------------------------------------------------------------------------------
-
-
-def ring_flash_attention(rank: Rank, at: Attention) -> Iterator[None]:
-    """ring-flash-attention: K and V in one batch a hop; in backward dK and dV follow in fp32, p hops."""
-    p, place = at.ranks, at.group.ranks.index(rank.number)
-    right, left = at.group.beside(rank.number, 1), at.group.beside(rank.number, -1)
-    name = {
-        "contiguous": "RingFlashAttnFunc",
-        "zigzag": "ZigZagRingFlashAttnFunc",
-        "striped": "StripeFlashAttnFunc",
-    }
-
-    def shift(said: Said, dtype: str) -> Work:
-        both = [at.kv, at.kv]
-        return rank.batch(at.group, sends={right: both}, receives={left: both}, said=said, dtype=dtype)
-
-    number = rank.new_pass()
-    with rank.function(name[at.layout]) as sequence:
-        for step in range(p):
-            hop = None
-            if step + 1 < p:
-                hop = shift(Said("kv", "kv", "forward", number, step + 1, step), "bfloat16")
-            attend(rank, at, number, step, at.share(place, step))
-            if hop is not None:
-                rank.wait(hop)
-    yield
-    number = rank.new_pass()
-    gradients: Work | None = None
-    with rank.node(name[at.layout] + "Backward", sequence):
-        for step in range(p):
-            hop = None
-            if step + 1 < p:
-                hop = shift(Said("kv", "kv", "backward", number, step + 1, step), "bfloat16")
-            attend(rank, at, number, step, at.share(place, step), backward=True)
-            if gradients is not None:
-                rank.wait(gradients)
-                rank.kernel(MERGE, 5_000, op="aten::add")
-            if hop is not None:
-                rank.wait(hop)
-            beside = step + 1 if step + 1 < p else None
-            gradients = shift(Said("dkv", "dkv", "backward", number, step + 1, beside), "float32")
-        assert gradients is not None
-        rank.wait(gradients)
-
-
-# --- others -------------------------------------------------------------------------------------------
-
-
-def ulysses(rank: Rank, at: Attention) -> Iterator[None]:
-    """DeepSpeed's: four synchronous all-to-alls around attention over all tokens, with copies around each."""
-
-    def exchange(payload: str, phase: str, number: int, elements: int) -> None:
-        rank.kernel(COPY, 20_000, op="aten::contiguous")
-        said = Said("layout", payload, phase, number)
-        rank.collective(at.group, "all_to_all", (elements, elements), said, is_async=False)
-        rank.kernel(COPY, 20_000, op="aten::contiguous")
-
-    sizes = {"q": at.q, "k": at.kv, "v": at.kv, "out": at.q}
-    number = rank.new_pass()
-    sequences: dict[str, int] = {}
-    for payload in ("q", "k", "v"):
-        with rank.function("_SeqAllToAll") as sequences[payload]:
-            exchange(payload, "forward", number, sizes[payload])
-    with rank.function("FlashAttnFunc") as own:
-        attend(rank, at, number, 0, at.ranks * at.share(0, 0))
-    with rank.function("_SeqAllToAll") as sequences["out"]:
-        exchange("out", "forward", number, sizes["out"])
-    yield
-    number = rank.new_pass()
-    with rank.node("_SeqAllToAllBackward", sequences["out"]):
-        exchange("out", "backward", number, sizes["out"])
-    with rank.node("FlashAttnFuncBackward", own):
-        attend(rank, at, number, 0, at.ranks * at.share(0, 0), backward=True)
-    for payload in ("v", "k", "q"):
-        with rank.node("_SeqAllToAllBackward", sequences[payload]):
-            exchange(payload, "backward", number, sizes[payload])
-
-
-def gathered(rank: Rank, at: Attention) -> Iterator[None]:
-    """TransformerEngine's `all_gather`: K and V of all ranks before attention; dK and dV reduced after it."""
-    p = at.ranks
-
-    def gather(phase: str, number: int) -> None:
-        for payload in ("k", "v"):
-            said = Said("kv", payload, phase, number)
-            rank.collective(at.group, "all_gather", (at.kv, at.kv * p), said, is_async=False)
-
-    number = rank.new_pass()
-    with rank.function("AttnFuncWithCPAndKVAllGather") as sequence:
-        gather("forward", number)
-        attend(rank, at, number, 0, p * at.share(0, 0))
-    yield
-    number = rank.new_pass()
-    with rank.node("AttnFuncWithCPAndKVAllGatherBackward", sequence):
-        gather("backward", number)
-        attend(rank, at, number, 0, p * at.share(0, 0), backward=True)
-        for payload in ("dk", "dv"):
-            said = Said("dkv", payload, "backward", number)
-            rank.collective(at.group, "reduce_scatter", (at.kv * p, at.kv), said, is_async=False)
-
-
-# --- a model around them ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -262,13 +39,14 @@ class Case:
 
     name: str
     implementation: Implementation
-    attention: Attention
+    attention: Attention | Callable[[int], Attention]  # of all ranks, of each group of ranks, or by rank
     scheme: str
     ranks: int = 4
     layers: int = 2
     steps: int = 1
     backward: bool = True
     tensor: bool = False  # every rank shares its heads with a tensor-parallel neighbour
+    pipeline: bool = False  # the second half of the ranks is a second stage
     style: Style = field(default_factory=Style)
     late: dict[int, int] = field(default_factory=dict)  # ns that a rank's host is late before each layer
     write: dict[str, Any] = field(default_factory=dict)  # options of Machine.write
@@ -311,21 +89,28 @@ def draw(case: Case, folder: Path) -> Drawn:
 def train(rank: Rank, case: Case) -> None:
     """Forward through the layers, backward through them, an optimizer's step."""
     running: list[Iterator[None]] = []
+    if case.pipeline:
+        hand_over(rank, case.ranks, "forward", first=True)
     for _ in range(case.layers):
         rank.spend(case.late.get(rank.number, 0))
         linear(rank, 60_000)
-        layer = case.implementation(rank, _of_rank(case.attention, rank.number))
+        layer = case.implementation(rank, attention_of(case, rank.number))
         next(layer)
         running.append(layer)
         linear(rank, 120_000)
         if case.tensor:
             reduce(rank, "forward")
+    if case.pipeline:
+        hand_over(rank, case.ranks, "forward", first=False)
+        hand_over(rank, case.ranks, "backward", first=True)
     for layer in reversed(running if case.backward else []):
         if case.tensor:
             reduce(rank, "backward")
         linear_backward(rank, 120_000)
         assert next(layer, None) is None
         linear_backward(rank, 60_000)
+    if case.pipeline:
+        hand_over(rank, case.ranks, "backward", first=False)
     with rank.range("Optimizer.step#AdamW.step"):
         rank.kernel(
             "void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor<float, 4>>(int)",
@@ -334,11 +119,14 @@ def train(rank: Rank, case: Case) -> None:
         )
 
 
-def _of_rank(at: Attention, rank: int) -> Attention:
+def attention_of(case: Case, rank: int) -> Attention:
     """The attention in the rank's own group: groups of equal size follow each other."""
+    at = case.attention
+    if not isinstance(at, Attention):
+        return at(rank)
+    by = rank // at.ranks * at.ranks
     if rank in at.group.ranks:
         return at
-    by = rank // at.ranks * at.ranks
     return replace(at, group=replace(at.group, ranks=tuple(r + by for r in at.group.ranks), name=f"1{by}"))
 
 
@@ -365,14 +153,96 @@ def reduce(rank: Rank, phase: str) -> None:
             rank.collective(group, "all_reduce", (65_536, 65_536), said, is_async=False)
 
 
+def hand_over(rank: Rank, ranks: int, phase: str, *, first: bool) -> None:
+    """Pipeline parallelism beside it: activations to the next stage, their gradients back."""
+    half = ranks // 2
+    stage, place = divmod(rank.number, half)
+    peer = place + (1 - stage) * half
+    pair = ProcessGroup((place, place + half), f"3{place}", "pp")
+    said = Said("pipeline", phase=phase)
+    receives = stage == (1 if phase == "forward" else 0)
+    if receives and first:
+        rank.wait(rank.batch(pair, sends={}, receives={peer: [262_144]}, said=said))
+    if not receives and not first:
+        rank.batch(pair, sends={peer: [262_144]}, receives={}, said=said)
+
+
 def group(ranks: int) -> ProcessGroup:
     return ProcessGroup(tuple(range(ranks)))
 
 
-RING = Case("ring", ring_flash_attention, Attention(group(4), causal=False), "ring")
-RING_CAUSAL = RING.but("ring-causal", attention=Attention(group(4), causal=True))
-ZIGZAG = RING.but("zigzag", attention=Attention(group(4), causal=True, layout="zigzag"))
+def both(rank: int) -> Attention:
+    """Of four ranks two exchange heads and two are a ring."""
+    ring = ProcessGroup((rank % 2, rank % 2 + 2), f"4{rank % 2}", "ring")
+    first = rank // 2 * 2
+    return Attention(ring, inner=ProcessGroup((first, first + 1), f"5{first}", "ulysses"))
+
+
+OLD = Style(metadata="none", waits="stream")
+LISTED = Style(batch_metadata=False)  # what a batch does stands before its launch only
+RECORD = Style(metadata="record", batch_metadata=False)
+NEW = Style(seq=True, is_async=True)
+AMD = Style(vendor="amd", forward="aiter")
+CAUSAL, ZIGZAG_CAUSAL = Attention(group(4), causal=True), Attention(group(4), causal=True, layout="zigzag")
+
+RING = Case("ring", ring_flash_attention, Attention(group(4)), "ring")
+RING_CAUSAL = RING.but("ring-causal", attention=CAUSAL)
+ZIGZAG = RING.but("zigzag", attention=ZIGZAG_CAUSAL)
 STRIPED = RING.but("striped", attention=Attention(group(4), causal=True, layout="striped"))
 ULYSSES = Case("ulysses", ulysses, Attention(group(4)), "ulysses")
 GATHERED = Case("all-gather", gathered, Attention(group(4)), "all-gather")
-CASES = (RING, RING_CAUSAL, ZIGZAG, STRIPED, ULYSSES, GATHERED)
+TE_RING = Case("te-p2p", transformer_engine, ZIGZAG_CAUSAL, "ring")
+TORCH_RING = Case("torch-all-to-all", partial(torch_ring, rotate="all_to_all"), ZIGZAG_CAUSAL, "ring")
+TORCH_GATHER = Case("torch-all-gather", torch_ring, CAUSAL, "all-gather")
+TE_ULYSSES = Case("te-a2a", transformer_engine_a2a, Attention(group(4)), "ulysses")
+LLAMA3 = Case("llama3", llama3, CAUSAL, "all-gather")
+USP = Case("usp", usp, both, "usp")
+IMPLEMENTATIONS = (
+    RING,
+    RING_CAUSAL,
+    ZIGZAG,
+    STRIPED,
+    RING.but("ring-two-batches", implementation=partial(ring_flash_attention, batches=2)),
+    RING.but("ring-bf16-gradients", implementation=partial(ring_flash_attention, gradients="bfloat16")),
+    TE_RING,
+    TE_RING.but("te-p2p-batched", implementation=partial(transformer_engine, batched=True)),
+    TORCH_RING,
+    TORCH_GATHER,
+    ULYSSES,
+    TE_ULYSSES,
+    GATHERED,
+    LLAMA3,
+    USP,
+)
+WRITTEN = (
+    RING.but("ring-listed", style=LISTED),
+    RING.but("ring-old", style=OLD),
+    TE_RING.but("te-p2p-record", style=RECORD),
+    TE_RING.but("te-p2p-old", style=OLD),
+    ULYSSES.but("ulysses-old", style=OLD),
+    USP.but("usp-listed", style=LISTED),
+    RING.but("ring-amd", style=AMD),
+    RING.but("ring-amd-listed", style=replace(AMD, batch_metadata=False, forward="ck")),
+    RING.but("ring-seq", style=NEW),
+    TE_RING.but("te-p2p-cudnn", style=replace(NEW, forward="cudnn")),
+    ZIGZAG.but("zigzag-flash-3", style=Style(forward="flash-3")),
+    TORCH_RING.but("torch-efficient", style=Style(forward="efficient")),
+    TORCH_GATHER.but("torch-split", style=Style(forward="flash-split")),
+)
+AROUND = (
+    RING.but("ring-2", ranks=2, attention=Attention(group(2))),
+    RING_CAUSAL.but("ring-3", ranks=3, attention=Attention(group(3), causal=True)),
+    ZIGZAG.but("zigzag-8", ranks=8, layers=1, attention=Attention(group(8), causal=True, layout="zigzag")),
+    RING.but("two-rings", ranks=4, attention=Attention(group(2))),
+    RING.but("tensor-beside", tensor=True),
+    RING.but("pipeline-beside", pipeline=True, attention=Attention(group(2))),
+    RING.but("cut", write={"cut_ns": 1_250_000}),
+    RING.but("cut-late", write={"cut_ns": 3_000_000}),  # no launch is left
+    TE_RING.but("te-p2p-3", ranks=3, attention=replace(ZIGZAG_CAUSAL, group=group(3)), style=NEW),
+    TE_RING.but("te-p2p-2", ranks=2, attention=replace(ZIGZAG_CAUSAL, group=group(2))),
+    TE_RING.but("te-p2p-2-old", ranks=2, attention=replace(ZIGZAG_CAUSAL, group=group(2)), style=OLD),
+    RING.but("ranks-missing", write={"only": (0, 2)}),
+    RING.but("clocks", write={"clocks": {1: 700_000, 3: -250_000}, "hosts": True}),
+    RING.but("late", late={2: 900_000}),
+)
+CASES = (*IMPLEMENTATIONS, *WRITTEN, *AROUND)
