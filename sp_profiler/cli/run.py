@@ -53,9 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "workload",
         nargs="?",
         metavar="WORKLOAD",
-        help="ddp, tp, sp (data, tensor, sequence parallelism); ring, rsa, ulysses, usp (context parallelism: "
-        "ring attention, ring self-attention, Ulysses, Ulysses in a ring); several runs side by side: demo (tp "
-        "and sp, without and with overlap), demo-long-context (schemes of context parallelism)",
+        help="ddp, tp, sp (data, tensor, sequence parallel); ring, rsa, ulysses, usp (context parallel: "
+        "ring attention, ring self-attention, Ulysses, Ulysses in a ring); several runs side by side: "
+        "demo (tp and sp, without and with overlap), demo-long-context (schemes of context parallelism)",
     )
     complete_with(workload, WORKLOADS)
     parser.add_argument("--ranks", type=int, metavar="N", help="processes, 1 to 8 (2)")

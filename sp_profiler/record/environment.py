@@ -39,6 +39,8 @@ _RECORDED = re.compile(
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE")
 
 BLACKWELL_MAJOR = 10
+ORDERED_MODES = ("tp", "sp", "ring", "rsa", "ulysses", "usp")
+"""Modes in which a collective hides under what is launched after it."""
 GPU_DEVICE_FILES = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 
 INSTALL_TORCH = 'pip install "sp-profiler[run]"'
@@ -59,13 +61,14 @@ def connections_setting(
 ) -> dict[str, str]:
     """What must be set before the ranks of a run start: `{NAME: value}`, often empty.
 
-    Tensor and sequence parallelism hide a collective under the GEMM that is launched after it. Before
-    Blackwell (compute capability 10) the order of launches on two streams is kept only when the device
-    has a single hardware queue, `CUDA_DEVICE_MAX_CONNECTIONS=1`. A value the user chose stays.
+    Tensor and sequence parallelism hide a collective under the GEMM that is launched after it, rings of
+    context parallelism under the attention. Before Blackwell (compute capability 10) the order of launches
+    on two streams is kept only when the device has a single hardware queue,
+    `CUDA_DEVICE_MAX_CONNECTIONS=1`. A value the user chose stays.
     `device_capability` is None where there is no CUDA device.
     """
     name = "CUDA_DEVICE_MAX_CONNECTIONS"
-    if device_capability is None or mode not in ("tp", "sp") or name in environ:
+    if device_capability is None or mode not in ORDERED_MODES or name in environ:
         return {}
     return {name: "1"} if device_capability[0] < BLACKWELL_MAJOR else {}
 
