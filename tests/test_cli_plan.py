@@ -92,7 +92,11 @@ def test_one_format_in_one_file_that_is_not_overwritten(
     ("arguments", "said"),
     [
         (["--tp", "3"], "--heads 8 is not divisible by --tp 3 in mode tp"),
-        (["--hardware", "nothing"], "unknown hardware 'nothing', expected one of GB300"),
+        (
+            ["--hardware", "nothing"],
+            "unknown hardware 'nothing', expected one of a100-nvlink, a100-ib",
+        ),
+        (["--hardware", "h100-wifi"], "unknown hardware 'h100-wifi', expected one of a100-nvlink"),
         (["--bandwidth", "10e9"], "--flops, --latency are missing"),
         (["--layers", "0"], "--layers is 0, expected a whole number of at least 1"),
         (["--format", "html"], "--format html needs -o OUT"),

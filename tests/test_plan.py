@@ -273,7 +273,7 @@ def test_ddp_hides_under_backward_and_the_closed_form_says_nothing_of_it() -> No
         ({"hardware": "A100", "flops": 312}, "--flops is 312, expected FLOP/s, such as 312e12"),
         ({"hardware": "A100", "latency": 5}, "--latency is 5, expected seconds, such as 5e-6"),
         ({"hardware": "MI250X", "latency": 5e-6}, "no link bandwidth is known of MI250X"),
-        ({"hardware": "MI300X"}, "no latency is known of MI300X's link"),
+        ({"hardware": "MI250X", "bandwidth": 100e9}, "no latency is known of MI250X, one die's link"),
         ({"hardware": "V100 SXM2", "dtype": "bf16"}, "no peak is known of V100 SXM2 for --dtype bf16"),
         ({"hardware": "A100", "efficiency": 1.5}, "--efficiency is 1.5"),
         ({"hardware": "A100", "bandwidth": float("nan")}, "--bandwidth is nan"),

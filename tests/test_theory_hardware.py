@@ -9,8 +9,8 @@ from analysis_helpers import WHOLE, draw, gemm
 
 from sp_profiler.analysis.rank import analyze_rank
 from sp_profiler.classify.tables import Role
-from sp_profiler.theory.hardware import DEVICES, find_device, peak_tflops
-from sp_profiler.theory.machine import SURROUNDINGS, surroundings_of
+from sp_profiler.theory.hardware import DEVICES, LATENCIES, NODES, find_device, peak_tflops
+from sp_profiler.theory.machine import find_hardware, hardware_names, latency_of
 
 
 @pytest.mark.parametrize(
@@ -81,13 +81,58 @@ def test_every_device_has_a_source_and_sensible_rates() -> None:
             assert peaks["float16"] == pytest.approx(2 * peaks["tf32"], rel=0.012)
 
 
-def test_what_is_known_beyond_gemms_is_of_listed_devices() -> None:
-    assert set(SURROUNDINGS) <= {device.name for device in DEVICES}
+def test_every_figure_beyond_gemms_has_a_source_too() -> None:
     assert len({device.name for device in DEVICES}) == len(DEVICES)
+    links = [device.link for device in DEVICES if device.link] + [node.network for node in NODES]
+    assert len(links) > 20
+    for link in links:
+        assert link.source
+        assert link.gb_per_s >= (link.peer_gb_per_s or 0) >= 0
+    for device in DEVICES:
+        assert device.memory is None or (device.memory.source and device.memory.gb_per_s > 100)
+    assert all(node.source and node.ranks == 8 for node in NODES)
+    assert all(one.source and one.launch_s > 0 and min(one.step_s.values()) > 0 for one in LATENCIES.values())
     a40 = find_device("NVIDIA A40")
     assert a40 is not None
-    around = surroundings_of(a40)
-    assert (around.link_gb_per_s, around.link_kind, around.memory_gb_per_s) == (None, None, None)
+    assert (a40.link, a40.memory) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "gb_per_s", "inside_gb_per_s"),
+    [
+        ("a100-nvlink", "A100", 300, 300),
+        ("a100-ib", "A100", 25, 300),
+        ("h100-nvlink", "H100 SXM", 450, 450),
+        ("H100-IB", "H100 SXM", 50, 450),
+        ("h200-nvlink", "H200 SXM", 450, 450),
+        ("h200-ib", "H200 SXM", 50, 450),
+        ("b200-nvlink", "B200", 900, 900),
+        ("b200-ib", "B200", 50, 900),
+        ("mi300x-xgmi", "MI300X", 448, 448),
+        ("mi300x-ib", "MI300X", 50, 448),
+    ],
+)
+def test_profiles(name: str, device: str, gb_per_s: float, inside_gb_per_s: float) -> None:
+    found = find_hardware(name)
+    assert found is not None
+    assert (found.device.name, found.ranks_per_node) == (device, 8)
+    assert found.link is not None
+    assert found.inside is not None
+    assert (found.link.gb_per_s, found.inside.gb_per_s) == (gb_per_s, inside_gb_per_s)
+    latency = latency_of(found.device)
+    assert latency is not None
+    assert {found.link.kind, found.inside.kind} <= latency.step_s.keys()
+
+
+def test_names_are_profiles_devices_or_what_torch_calls_them() -> None:
+    assert hardware_names()[:3] == ["a100-nvlink", "a100-ib", "h100-nvlink"]
+    assert all(find_hardware(name) is not None for name in hardware_names())
+    for name in ("NVIDIA A100-SXM4-80GB", "a100", "A100-SXM4-40GB"):
+        found = find_hardware(name)
+        assert found is not None
+        assert (found.name, found.ranks_per_node) == ("A100", None)
+    for name in ("h100-wifi", "a100-pcie", "h300-ib", ""):
+        assert find_hardware(name) is None
 
 
 def test_float32_needs_the_kernel_to_tell() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from sp_profiler.theory.communication import wire_bytes
 from sp_profiler.theory.hardware import DEVICES
-from sp_profiler.theory.machine import SURROUNDINGS, Machine, device_flops_per_s
+from sp_profiler.theory.machine import Machine, device_flops_per_s
 from sp_profiler.theory.memory import Shape
 from sp_profiler.theory.time import (
     attention_flops,
@@ -88,11 +88,16 @@ def test_a_step_sends_14_or_8_rf_a_layer(projections: str, times_rf: int) -> Non
     assert step_wire_bytes(shape, "sync", 8) * 2 == 8 * times_rf * shape.activation_bytes
 
 
-def test_what_is_known_of_a_device_has_a_source() -> None:
-    assert SURROUNDINGS.keys() <= {device.name for device in DEVICES}
-    for around in SURROUNDINGS.values():
-        assert around.memory_gb_per_s is None or around.memory_source
-        assert (around.link_gb_per_s is None) == (around.link_source == "")
+def test_lanes_to_one_peer_each_carry_less_among_few() -> None:
+    """Seven lanes of 64 GB/s: among eight ranks all of them carry, among two only one."""
+    mesh = Machine("m", 1.0, bytes_per_s=448e9, step_latency_s=0.0, peer_bytes_per_s=64e9)
+    assert [mesh.bytes_per_s_among(ranks) / 1e9 for ranks in (2, 3, 8, 16)] == [64, 128, 448, 448]
+    assert collective_seconds("all_gather", 2**30, 2, mesh) == pytest.approx(2**29 / 64e9)
+    switched = Machine("m", 1.0, bytes_per_s=448e9, step_latency_s=0.0)
+    assert switched.bytes_per_s_among(2) == 448e9
+
+
+def test_peaks_of_devices_by_dtype() -> None:
     for device in DEVICES:
         half = device_flops_per_s(device, "float16")
         assert half is not None

@@ -92,7 +92,8 @@ def run(args: argparse.Namespace) -> int:
 
 def request_of(args: argparse.Namespace) -> PlanRequest:
     """The request that the options spell; what is not given keeps the request's default."""
-    from sp_profiler.planning.request import MachineRequest, PlanRequest
+    from sp_profiler.planning.machines import MachineRequest
+    from sp_profiler.planning.request import PlanRequest
 
     rates = {name: getattr(args, name) for name in map(_attribute, ("--hardware", *RATES))}
     flags = (*MANY_NUMBERS, *NUMBERS, *MANY_CHOICES, "--dtype")

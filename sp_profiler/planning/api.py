@@ -45,7 +45,8 @@ def plan(
     Without `comm` each scheme's usual one, with times both. Raises UsageError for what cannot be built,
     without torch, and in a process that is in a process group.
     """
-    from sp_profiler.planning.request import MachineRequest, PlanRequest, require_torch
+    from sp_profiler.planning.machines import MachineRequest
+    from sp_profiler.planning.request import PlanRequest, require_torch
 
     request = PlanRequest(
         modes=_several(modes),

@@ -11,6 +11,7 @@ from typing import Any
 from sp_profiler import __version__
 from sp_profiler.ledger import Ledger, LedgerEntry
 from sp_profiler.planning.layers import Found, Layers
+from sp_profiler.planning.machines import machine_for
 from sp_profiler.planning.model import (
     Difference,
     Plan,
@@ -23,7 +24,7 @@ from sp_profiler.planning.model import (
     is_usual,
     plain_machine,
 )
-from sp_profiler.planning.request import PlanRequest, grid, machine_for
+from sp_profiler.planning.request import PlanRequest, grid
 from sp_profiler.planning.step import ExecutedStep, execute
 from sp_profiler.theory.machine import Machine
 from sp_profiler.theory.memory import TERMS, Shape, block_terms, peak_bytes_at_least, shape_terms, states

@@ -1,31 +1,22 @@
-"""What a plan is asked for: the grid of schemes and sizes, and the machine."""
+"""What a plan is asked for: the grid of schemes and sizes."""
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sp_profiler.errors import UsageError
+from sp_profiler.planning.machines import MachineRequest
 from sp_profiler.record.environment import INSTALL_TORCH
-from sp_profiler.theory.hardware import DEVICES, find_device
-from sp_profiler.theory.machine import (
-    NCCL_LAUNCH_S,
-    NCCL_SOURCE,
-    NCCL_STEP_S,
-    Machine,
-    device_flops_per_s,
-    surroundings_of,
-)
 from workloads.config import DTYPE_BYTES, WorkloadConfig
 
-TORCH_NAMES = {"f64": "float64", "f32": "float32", "bf16": "bfloat16", "f16": "float16"}
 MOST_BYTES = 2**62
 """Of one tensor: beyond, its size overflows."""
 MOST_SCHEMES = 1000
 
+PLANNED_MODES = ("ddp", "tp", "sp")
 USUAL_COMM = {("tp", None): "sync", ("sp", "full"): "sync", ("sp", "shard"): "async", ("ddp", None): None}
 """What people mean by the scheme's name: SP basic is synchronous, SP recompute (Megatron's) is not."""
 
@@ -54,24 +45,8 @@ class PlanRequest:
     vocab: int = 1024
     num_microbatches: int = 1
     dtype: str = "bf16"
-    machine: MachineRequest = field(default_factory=lambda: MachineRequest())
+    machine: MachineRequest = field(default_factory=MachineRequest)
     extrapolate: bool = True
-
-
-@dataclass(frozen=True)
-class MachineRequest:
-    """Figures of a device by name, or given: FLOP/s, bytes/s (of the link in one direction), seconds."""
-
-    hardware: str | None = None
-    flops: float | None = None
-    bandwidth: float | None = None
-    latency: float | None = None
-    memory_bandwidth: float | None = None
-    efficiency: float | None = None
-
-    @property
-    def is_asked(self) -> bool:
-        return any(value is not None for value in dataclasses.astuple(self))
 
 
 def require_torch() -> None:
@@ -87,6 +62,9 @@ def grid(request: PlanRequest) -> list[WorkloadConfig]:
 
     Raises UsageError for what cannot be built.
     """
+    for mode in request.modes:
+        if mode not in PLANNED_MODES:
+            raise UsageError(f"--modes is '{mode}', expected one of {', '.join(PLANNED_MODES)}")
     known = _known_sizes(request)
     configs: dict[WorkloadConfig, None] = {}
     sizes = itertools.product(request.tp, request.seq_len, request.micro_batch, request.layers)
@@ -168,102 +146,3 @@ def _config(request: PlanRequest, known: dict[str, int | None], **varied: object
             "tensor of more than 2^62 bytes"
         )
     return config
-
-
-def machine_for(request: MachineRequest, dtype: str) -> Machine | None:
-    """The machine that the options spell; None when they ask for no times. Raises UsageError."""
-    if not request.is_asked:
-        return None
-    for name, value in dataclasses.asdict(request).items():
-        if (
-            isinstance(value, (int, float))
-            and not (0 < value < float("inf"))
-            and not (name == "latency" and value == 0)
-        ):
-            raise UsageError(f"--{name.replace('_', '-')} is {value:g}, expected a number above 0")
-    if request.efficiency is not None and request.efficiency > 1:
-        raise UsageError(f"--efficiency is {request.efficiency:g}, expected a share of the peak, at most 1")
-    _refuse_other_units(request)
-    return _named_machine(request, dtype) if request.hardware is not None else _given_machine(request)
-
-
-def _refuse_other_units(request: MachineRequest) -> None:
-    """Rates that no device is so far from: given in TFLOP/s, GB/s or microseconds by mistake."""
-    for name, value, unit, example in (
-        ("flops", request.flops, "FLOP/s", "312e12"),
-        ("bandwidth", request.bandwidth, "bytes/s", "300e9"),
-        ("memory-bandwidth", request.memory_bandwidth, "bytes/s", "2e12"),
-    ):
-        if value is not None and value < 1e6:
-            raise UsageError(f"--{name} is {value:g}, expected {unit}, such as {example}")
-    if request.latency is not None and request.latency >= 0.1:
-        raise UsageError(f"--latency is {request.latency:g}, expected seconds, such as 5e-6")
-
-
-def _or_data_sheet(given: float | None, gb_per_s: float | None) -> float | None:
-    """Bytes/s as given, else the data sheet's."""
-    if given is not None:
-        return given
-    return None if gb_per_s is None else gb_per_s * 1e9
-
-
-def _given_machine(request: MachineRequest) -> Machine:
-    needed = {"--flops": request.flops, "--bandwidth": request.bandwidth, "--latency": request.latency}
-    missing = [name for name, value in needed.items() if value is None]
-    if missing:
-        raise UsageError(
-            f"times need --hardware NAME, or --flops, --bandwidth and --latency: {', '.join(missing)} "
-            f"{'is' if len(missing) == 1 else 'are'} missing"
-        )
-    assert request.flops is not None
-    assert request.bandwidth is not None
-    assert request.latency is not None
-    return Machine(
-        name="as given",
-        flops_per_s=request.flops,
-        bytes_per_s=request.bandwidth,
-        step_latency_s=request.latency,
-        efficiency=request.efficiency or 1.0,
-        memory_bytes_per_s=request.memory_bandwidth,
-        sources=("rates and latency: given by the user",),
-    )
-
-
-def _named_machine(request: MachineRequest, dtype: str) -> Machine:
-    name = request.hardware or ""
-    device = next((d for d in DEVICES if d.name.lower() == name.lower()), None) or find_device(name)
-    if device is None:
-        known = ", ".join(d.name for d in DEVICES)
-        raise UsageError(f"unknown hardware '{name}', expected one of {known}; or give its --flops")
-    around = surroundings_of(device)
-    flops = request.flops if request.flops is not None else device_flops_per_s(device, TORCH_NAMES[dtype])
-    if flops is None:
-        raise UsageError(f"no peak is known of {device.name} for --dtype {dtype}: give it with --flops")
-    bandwidth = _or_data_sheet(request.bandwidth, around.link_gb_per_s)
-    if bandwidth is None:
-        raise UsageError(f"no link bandwidth is known of {device.name}: give it with --bandwidth")
-    if request.latency is None and around.link_kind is None:
-        raise UsageError(f"no latency is known of {device.name}'s link: give it with --latency")
-    memory = _or_data_sheet(request.memory_bandwidth, around.memory_gb_per_s)
-    is_nccl = request.latency is None
-    return Machine(
-        name=device.name,
-        flops_per_s=flops,
-        bytes_per_s=bandwidth,
-        step_latency_s=NCCL_STEP_S[str(around.link_kind)] if is_nccl else request.latency or 0.0,
-        launch_latency_s=NCCL_LAUNCH_S if is_nccl else 0.0,
-        efficiency=request.efficiency or 1.0,
-        memory_bytes_per_s=memory,
-        sources=(
-            "peak: given by the user" if request.flops is not None else f"peak: {device.source}",
-            "bandwidth: given by the user"
-            if request.bandwidth is not None
-            else f"bandwidth: {around.link_source}",
-            NCCL_SOURCE if is_nccl else "latency: given by the user",
-            "memory bandwidth: given by the user"
-            if request.memory_bandwidth is not None
-            else around.memory_source
-            if memory is not None
-            else "memory bandwidth: not known; what is neither GEMM nor attention takes no time",
-        ),
-    )

@@ -1,16 +1,41 @@
-"""What a device can do at best: dense matrix TFLOP/s by dtype, as its maker states them.
+"""What a device and a link can do at best, as their makers state it: read from `hardware.toml`.
 
-Figures are those of data sheets, without sparsity, for one device as the profiler shows it (of an MI250X one
-of its two dies). A device that is not listed has no peak: nothing is guessed from similar names.
+Dense matrix TFLOP/s by dtype, for one device as the profiler shows it (of an MI250X one of its two dies), its
+link to the others of its node, its memory; nodes with their network; latencies of communication libraries. A
+device that is not listed has no peak: nothing is guessed from similar names.
 """
 
 from __future__ import annotations
 
 import re
+import tomllib
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 FLOAT32_TENSOR = "tf32"
 """The key of float32 products on tensor cores, which drop mantissa bits; `float32` is the full-width rate."""
+
+DATA_PATH = Path(__file__).with_name("hardware.toml")
+
+
+@dataclass(frozen=True)
+class Link:
+    """One direction of a rank's link, in GB/s (1e9 bytes)."""
+
+    kind: str  # nvlink | pcie | xgmi | ib
+    gb_per_s: float
+    source: str
+    peer_gb_per_s: float | None = None
+    """To one other rank, where each has lanes of its own; None: all lanes lead to any."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A device's memory, in GB/s (1e9 bytes)."""
+
+    gb_per_s: float
+    source: str
 
 
 @dataclass(frozen=True)
@@ -21,77 +46,57 @@ class Device:
     pattern: str
     dense_tflops: dict[str, float]  # by torch's dtype name, and `tf32`
     source: str
+    link: Link | None = None
+    memory: Memory | None = None
 
 
-def _device(name: str, pattern: str, half: float, tf32: float | None, fp32: float, source: str) -> Device:
-    """A device whose float16 and bfloat16 rates are equal."""
-    peaks = {"float16": half, "bfloat16": half, "float32": fp32}
-    return Device(name, pattern, peaks | ({} if tf32 is None else {FLOAT32_TENSOR: tf32}), source)
+@dataclass(frozen=True)
+class Node:
+    """Devices in one machine and the network between machines, a port for each device."""
+
+    name: str
+    device: Device
+    ranks: int
+    network: Link
+    source: str
 
 
-def _volta(name: str, pattern: str, half: float, fp32: float) -> Device:
-    """Volta's tensor cores know float16 only."""
-    source = "NVIDIA V100 Tensor Core GPU datasheet (January 2020)"
-    return Device(name, pattern, {"float16": half, "float32": fp32}, source)
+@dataclass(frozen=True)
+class Latency:
+    """A communication library's: before a collective's first step, and of every step by kind of link."""
+
+    launch_s: float
+    step_s: dict[str, float]
+    source: str
 
 
-_A100 = "NVIDIA A100 Tensor Core GPU datasheet (June 2021)"
-_A800 = "the export variant of the A100, whose links are slower; rates of the A100's datasheet"
-_H100 = "NVIDIA H100 Tensor Core GPU datasheet; the sheet states rates with sparsity, twice these"
-_H200 = "NVIDIA H200 Tensor Core GPU datasheet; the sheet states rates with sparsity, twice these"
-_GH200 = "NVIDIA GH200 Grace Hopper Superchip datasheet, one GPU; with sparsity twice these"
-_H800 = "the export variant of the H100 SXM, whose links are slower; rates of the H100's datasheet"
-_H20 = "NVIDIA H20 specification as published for the market it was made for, dense rates"
-_B200 = "NVIDIA HGX platform specifications, HGX B200, an eighth; rates with sparsity are twice these"
-_B300 = "NVIDIA HGX platform specifications, HGX B300, an eighth; rates with sparsity are twice these"
-_GB200 = "NVIDIA GB200 NVL72 datasheet, a 72nd of the rack; rates with sparsity are twice these"
-_GB300 = "NVIDIA GB300 NVL72 datasheet, a 72nd of the rack; rates with sparsity are twice these"
-_L40S = "NVIDIA L40S datasheet; rates with sparsity are twice these"
-_L40 = "NVIDIA L40 datasheet; rates with sparsity are twice these"
-_L4 = "NVIDIA L4 datasheet; the sheet states rates with sparsity, twice these"
-_A10 = "NVIDIA A10 datasheet; rates with sparsity are twice these"
-_A40 = "NVIDIA A40 datasheet; rates with sparsity are twice these"
-_RTX4090 = "NVIDIA Ada GPU architecture whitepaper, GeForce RTX 4090, products accumulated in float32"
-_MI250 = "AMD Instinct MI250 datasheet, matrix rates; half of them, because a die is a device"
-_MI250X = "AMD Instinct MI250X datasheet, matrix rates; half of them, because a die is a device"
-_MI300X = "AMD Instinct MI300X datasheet, matrix rates without sparsity"
-_MI325X = "AMD Instinct MI325X datasheet, matrix rates without sparsity"
-_MI350X = "AMD Instinct MI350X datasheet (2.3 PFLOPS): 1024 matrix cores, 512 FMA a cycle, 2.2 GHz"
-_MI355X = "AMD Instinct MI355X datasheet (2.5 PFLOPS): 1024 matrix cores, 512 FMA a cycle, 2.4 GHz"
+def _device(plain: dict[str, Any]) -> Device:
+    link, memory = plain.get("link"), plain.get("memory")
+    return Device(
+        plain["name"],
+        plain["pattern"],
+        plain["tflops"],
+        plain["source"],
+        None if link is None else Link(**link),
+        None if memory is None else Memory(**memory),
+    )
 
-# The first pattern that is found decides: the more special ones come first. An exact name ends with `$` where
-# a suffix names another device (`RTX 4090 D`, `RTX 4090 Laptop GPU`).
-DEVICES: tuple[Device, ...] = (
-    _device("GB300", r"\bGB300\b", 2500.0, 1250.0, 80.0, _GB300),
-    _device("GB200", r"\bGB200\b", 2500.0, 1250.0, 80.0, _GB200),
-    _device("B300", r"\bB300\b", 2250.0, 1125.0, 75.0, _B300),
-    _device("B200", r"\bB200\b", 2250.0, 1125.0, 75.0, _B200),
-    _device("GH200", r"\bGH200\b", 989.5, 494.5, 67.0, _GH200),
-    _device("H200 NVL", r"\bH200 NVL\b", 835.5, 417.5, 60.0, _H200),
-    _device("H200 SXM", r"\bH200\b", 989.5, 494.5, 67.0, _H200),
-    _device("H100 NVL", r"\bH100 NVL\b", 835.5, 417.5, 60.0, _H100),
-    _device("H100 PCIe", r"\bH100 PCIe\b", 756.5, 378.0, 51.0, _H100),
-    _device("H100 SXM", r"\bH100\b", 989.5, 494.5, 67.0, _H100),
-    _device("H800 SXM", r"\bH800\b(?! PCIe)", 989.5, 494.5, 67.0, _H800),
-    _device("H20", r"\bH20\b", 148.0, 74.0, 44.0, _H20),
-    _device("A100", r"\bA100\b", 312.0, 156.0, 19.5, _A100),
-    _device("A800", r"\bA800\b", 312.0, 156.0, 19.5, _A800),
-    _device("A40", r"\bA40\b", 149.7, 74.8, 37.4, _A40),
-    _device("A10", r"\bA10\b", 125.0, 62.5, 31.2, _A10),
-    _device("L40S", r"\bL40S\b", 362.05, 183.0, 91.6, _L40S),
-    _device("L40", r"\bL40\b", 181.05, 90.5, 90.5, _L40),
-    _device("L4", r"\bL4\b", 121.0, 60.0, 30.3, _L4),
-    _device("RTX 4090", r"\bRTX 4090$", 165.2, 82.6, 82.6, _RTX4090),
-    _volta("V100 PCIe", r"\bV100-PCIE\b", 112.0, 14.0),
-    _volta("V100S PCIe", r"\bV100S\b", 130.0, 16.4),
-    _volta("V100 SXM2", r"\bV100-SXM2\b", 125.0, 15.7),
-    _device("MI355X", r"\bMI355X\b", 2516.6, None, 157.3, _MI355X),
-    _device("MI350X", r"\bMI350X\b", 2306.9, None, 144.2, _MI350X),
-    _device("MI325X", r"\bMI325X\b", 1307.4, 653.7, 163.4, _MI325X),
-    _device("MI300X", r"\bMI300X\b", 1307.4, 653.7, 163.4, _MI300X),
-    _device("MI250X, one die", r"\bMI250X\b", 191.5, None, 47.9, _MI250X),
-    _device("MI250, one die", r"\bMI250\b", 181.05, None, 45.3, _MI250),
-)
+
+def _node(plain: dict[str, Any]) -> Node:
+    (device,) = [one for one in DEVICES if one.name == plain["device"]]
+    return Node(plain["name"], device, plain["ranks"], Link(**plain["network"]), plain["source"])
+
+
+def _latency(plain: dict[str, Any]) -> Latency:
+    # divided, as 3.4 / 1e6 is the float that 3.4e-6 is
+    steps = {kind: us / 1e6 for kind, us in plain["step_us"].items()}
+    return Latency(plain["launch_us"] / 1e6, steps, plain["source"])
+
+
+_DATA = tomllib.loads(DATA_PATH.read_text(encoding="utf-8"))
+DEVICES: tuple[Device, ...] = tuple(map(_device, _DATA["device"]))
+NODES: tuple[Node, ...] = tuple(map(_node, _DATA["node"]))
+LATENCIES: dict[str, Latency] = {name: _latency(plain) for name, plain in _DATA["latency"].items()}
 
 # A float32 product may run in full width or on tensor cores; only the kernel's name tells.
 _TENSOR_FLOAT32 = re.compile(r"tf32|s1688gemm(?!_(?:f16|bf16))|xf32", re.IGNORECASE)

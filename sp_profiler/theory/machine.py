@@ -1,72 +1,25 @@
 """What a plan needs to know of a machine to tell time: rates of a device and of the link between ranks.
 
-Rates are the makers': what a GEMM or a ring really reaches is less, and `efficiency` or measured figures
-bring a plan to it. A device without a figure has none here: nothing is guessed.
+Rates are the makers' (`hardware.toml`): what a GEMM or a ring really reaches is less, and `efficiency` or
+measured figures bring a plan to it. A device without a figure has none here: nothing is guessed.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
-from sp_profiler.theory.hardware import FLOAT32_TENSOR, Device
-
-_NVLINK = "NVLink as its data sheet states it, halved: the sheet adds both directions"
-_BRIDGE = "NVLink bridge as its data sheet states it, halved: the sheet adds both directions"
-_PCIE = "PCIe 3.0 x16 as its data sheet states it, halved: the sheet adds both directions"
-_PCIE4 = "PCIe 4.0 x16 as its data sheet states it, halved: the sheet adds both directions"
-_FABRIC = "Infinity Fabric as its data sheet states it, halved: it adds both directions"
-
-NCCL_LAUNCH_S = 8.4e-6
-NCCL_STEP_S = {"nvlink": 3.4e-6, "pcie": 5.7e-6}
-NCCL_SOURCE = "latencies: NCCL's own model of a ring with its Simple protocol (src/graph/tuning.cc)"
-"""Latency of a collective before its first step, and of every step of the ring."""
-
-
-@dataclass(frozen=True)
-class Surroundings:
-    """Figures of a device beyond its GEMMs, in GB/s (1e9 bytes): one direction of its link, its memory."""
-
-    link_gb_per_s: float | None
-    link_kind: str | None  # nvlink | pcie: which latencies of NCCL's model go with it
-    link_source: str
-    memory_gb_per_s: float | None
-    memory_source: str = "memory bandwidth: the same data sheet"
-
-
-# By the names of `hardware.DEVICES`; of those that are missing nothing is known beyond their GEMMs.
-SURROUNDINGS = {
-    "GB300": Surroundings(900.0, "nvlink", _NVLINK, 8000.0),
-    "GB200": Surroundings(900.0, "nvlink", _NVLINK, 8000.0),
-    "B300": Surroundings(900.0, "nvlink", _NVLINK, 8000.0),
-    "B200": Surroundings(900.0, "nvlink", _NVLINK, 8000.0, "memory bandwidth: DGX B200 datasheet, an eighth"),
-    "H200 NVL": Surroundings(450.0, "nvlink", _BRIDGE, 4800.0),
-    "H200 SXM": Surroundings(450.0, "nvlink", _NVLINK, 4800.0),
-    "H100 NVL": Surroundings(300.0, "nvlink", _BRIDGE, 3900.0),
-    "H100 PCIe": Surroundings(300.0, "nvlink", _BRIDGE, 2000.0),
-    "H100 SXM": Surroundings(450.0, "nvlink", _NVLINK, 3350.0),
-    "H800 SXM": Surroundings(200.0, "nvlink", _NVLINK, 3350.0),
-    "H20": Surroundings(450.0, "nvlink", _NVLINK, 4000.0),
-    "A800": Surroundings(200.0, "nvlink", _NVLINK, 2039.0),
-    "A10": Surroundings(32.0, "pcie", _PCIE4, 600.0),
-    "L40S": Surroundings(32.0, "pcie", _PCIE4, 864.0),
-    "L40": Surroundings(32.0, "pcie", _PCIE4, 864.0),
-    "A100": Surroundings(
-        300.0, "nvlink", _NVLINK, 2039.0, "memory bandwidth: the same data sheet, 80 GB SXM"
-    ),
-    "V100 PCIe": Surroundings(16.0, "pcie", _PCIE, 900.0),
-    "V100S PCIe": Surroundings(16.0, "pcie", _PCIE, 1134.0),
-    "V100 SXM2": Surroundings(150.0, "nvlink", _NVLINK, 900.0),
-    "MI355X": Surroundings(None, None, "", 8000.0),
-    "MI350X": Surroundings(None, None, "", 8000.0),
-    "MI325X": Surroundings(None, None, "", 6000.0),
-    "MI300X": Surroundings(448.0, None, _FABRIC, 5300.0),
-    "MI250X, one die": Surroundings(None, None, "", 1638.4, "memory bandwidth: the data sheet's, halved"),
-}
-
-
-def surroundings_of(device: Device) -> Surroundings:
-    """Figures of a device beyond its GEMMs, each None where it is not known."""
-    return SURROUNDINGS.get(device.name) or Surroundings(None, None, "", None)
+from sp_profiler.theory.hardware import (
+    DEVICES,
+    FLOAT32_TENSOR,
+    LATENCIES,
+    NODES,
+    Device,
+    Latency,
+    Link,
+    Node,
+    find_device,
+)
 
 
 @dataclass(frozen=True)
@@ -87,10 +40,79 @@ class Machine:
     memory_bytes_per_s: float | None = None
     """None: what is neither GEMM nor attention takes no time, and the step is a lower bound."""
     sources: tuple[str, ...] = ()
+    peer_bytes_per_s: float | None = None
+    """What it can send to one other rank, where each has lanes of its own; None: all of `bytes_per_s`."""
 
     @property
     def gemm_flops_per_s(self) -> float:
         return self.flops_per_s * self.efficiency
+
+    def bytes_per_s_among(self, ranks: int) -> float:
+        """What a rank can send in a group of `ranks`: where lanes lead to one peer each, over ranks - 1."""
+        if self.peer_bytes_per_s is None:
+            return self.bytes_per_s
+        return min(self.bytes_per_s, max(ranks - 1, 1) * self.peer_bytes_per_s)
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """A device and how ranks on such devices reach each other; links are None where not known."""
+
+    name: str
+    device: Device
+    link: Link | None
+    """Between any two ranks, those of different nodes included."""
+    inside: Link | None
+    """Between ranks of one node."""
+    ranks_per_node: int | None
+    """None: nothing is known of a node."""
+
+
+def profiles() -> tuple[Hardware, ...]:
+    """The named ones: of each node everything within reach of the device's own link, and with a network."""
+    return tuple(one for node in NODES for one in (_in_reach(node), _with_network(node)))
+
+
+def _in_reach(node: Node) -> Hardware:
+    link = node.device.link
+    kind = "link" if link is None else link.kind
+    return Hardware(f"{node.name}-{kind}", node.device, link, link, node.ranks)
+
+
+def _with_network(node: Node) -> Hardware:
+    name = f"{node.name}-{node.network.kind}"
+    return Hardware(name, node.device, node.network, node.device.link, node.ranks)
+
+
+def find_hardware(name: str) -> Hardware | None:
+    """A profile such as `h100-ib`, or a device by its name or the name that torch gives it; in any case.
+
+    What is spelled like a profile is none of its device: `h100-wifi` is unknown.
+    """
+    wanted = name.strip().lower()
+    for profile in profiles():
+        if profile.name == wanted:
+            return profile
+    device = next((one for one in DEVICES if one.name.lower() == wanted), None)
+    if device is None and not _spelled_like_a_profile(wanted):
+        device = find_device(name)
+    return None if device is None else Hardware(device.name, device, device.link, device.link, None)
+
+
+def _spelled_like_a_profile(name: str) -> bool:
+    return any(re.fullmatch(rf"{node.name}-[a-z]+", name) for node in NODES)
+
+
+def hardware_names() -> list[str]:
+    """What `find_hardware` knows: profiles, then devices."""
+    return [one.name for one in (*profiles(), *DEVICES)]
+
+
+def latency_of(device: Device) -> Latency | None:
+    """That of the communication library which knows the device's own link; None where none does."""
+    if device.link is None:
+        return None
+    return next((one for one in LATENCIES.values() if device.link.kind in one.step_s), None)
 
 
 def device_flops_per_s(device: Device, dtype: str) -> float | None:

@@ -64,7 +64,7 @@ def collective_seconds(op: str, tensor_bytes: int, ranks: int, machine: Machine)
     if steps == 0:
         return 0.0
     return machine.launch_latency_s + steps * (
-        machine.step_latency_s + tensor_bytes / (ranks * machine.bytes_per_s)
+        machine.step_latency_s + tensor_bytes / (ranks * machine.bytes_per_s_among(ranks))
     )
 
 
