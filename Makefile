@@ -10,8 +10,9 @@ PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --c
 run: $(VENV)/.installed-run
 	$(VENV)/bin/sp-profile run demo
 
+# Two at a time: more would not be faster, since tests that start ranks run one by one (tests/conftest.py).
 test: $(VENV)/.installed-dev
-	$(VENV)/bin/python -m pytest
+	$(VENV)/bin/python -m pytest --numprocesses 2 --dist loadgroup
 
 # HTA has needs of its own (an older pandas, jupyterlab), so it gets an environment of its own.
 test-hta: $(VENV)-hta/.installed

@@ -1,10 +1,11 @@
-"""What all tests share: where the real traces lie, and the groups that may not be skipped in CI."""
+"""What all tests share: where the real traces lie, which may not be skipped in CI, which run side by side."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,11 @@ is not named (of a test in several groups all must be)."""
 _skipped: list[str] = []
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            if item.get_closest_marker("gloo"):
+                item.add_marker(pytest.mark.xdist_group("gloo"))
     has_torch = importlib.util.find_spec("torch") is not None
     for item in items:
         if item.get_closest_marker("shared") and not (SHARED / "corpus" / "expected.json").is_file():
@@ -41,6 +46,25 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if _skipped:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
         print(f"\nmust not be skipped where {', '.join(REQUIRED)} are required: {', '.join(_skipped)}")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Under `--dist loadgroup` (`make test`): files side by side, all tests that start ranks one by one.
+
+    Two worlds of ranks at once have too little of two cores for what they measure, and outcomes that several
+    files look at would be made twice. They are by far the most tests, so xdist starts with them.
+    """
+    if config.getoption("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadGroupScheduling
+
+    class GlooApart(LoadGroupScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            scope = super()._split_scope(nodeid)
+            return scope if scope != nodeid else nodeid.split("::")[0]
+
+    return GlooApart(config, log)
 
 
 @pytest.fixture(scope="session")
