@@ -5,23 +5,35 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sp_profiler.theory.ring import (
+    ATTENTION_BACKWARD,
+    LAYOUTS,
     RING_SELF_ATTENTION_WIRE,
     RING_SELF_ATTENTION_WIRE_WITH_REDUCE_SCATTER,
     TABLE_2,
     RingSizes,
+    all_to_all_bytes,
+    backward_ring_seconds,
+    backward_tokens_to_hide,
     backward_wire_bytes,
     block_flops,
     causal_balance,
+    exposed_backward_ring_seconds,
     exposed_ring_seconds,
     forward_wire_bytes,
+    gradient_hop_bytes,
     hop_bytes,
     hop_seconds,
+    rank_scores,
     ring_saved_bytes,
     ring_seconds,
     ring_self_attention_score_bytes,
+    slowest_scores,
     tokens_to_hide,
+    tokens_with_latency,
     ulysses_wire_bytes,
 )
 
@@ -100,18 +112,27 @@ def test_backward_sends_the_gradients_in_fp32() -> None:
     sizes = RingSizes(seq_len=64, ranks=4, micro_batch=1, heads=4, kv_heads=2, head_dim=8)
     kv = 2 * 2 * 16 * 2 * 8  # K and V, 2 bytes, 16 tokens, 2 heads of 8
     assert hop_bytes(sizes) == kv
+    assert gradient_hop_bytes(sizes) == 2 * kv
     assert backward_wire_bytes(sizes) == 3 * kv + 4 * 2 * kv
+    double = RingSizes(seq_len=64, ranks=4, micro_batch=1, heads=4, kv_heads=2, head_dim=8, element_bytes=8)
+    assert gradient_hop_bytes(double) == hop_bytes(double), "nothing is summed in less than it is"
+    alone = RingSizes(seq_len=64, ranks=1, micro_batch=1, heads=4, kv_heads=2, head_dim=8)
+    assert backward_wire_bytes(alone) == 0
+
+
+def _work(owner: list[int], ranks: int) -> list[list[int]]:
+    """Scores on or below the diagonal, counted: [rank][ring step], with the block of rank - step."""
+    positions = [[i for i, rank in enumerate(owner) if rank == r] for r in range(ranks)]
+    return [
+        [sum(k <= q for q in positions[r] for k in positions[(r - s) % ranks]) for s in range(ranks)]
+        for r in range(ranks)
+    ]
 
 
 def _counted(owner: list[int], ranks: int) -> Fraction:
-    """Scores below the diagonal by (rank, block), over p times the sum of each step's maximum."""
-    positions = [[i for i, rank in enumerate(owner) if rank == r] for r in range(ranks)]
-    work = [
-        [sum(k <= q for q in positions[r] for k in positions[b]) for b in range(ranks)] for r in range(ranks)
-    ]
-    # in step j rank r works on the block of rank r - j
-    steps = [max(work[r][(r - j) % ranks] for r in range(ranks)) for j in range(ranks)]
-    return Fraction(sum(map(sum, work)), ranks * sum(steps))
+    """All scores over p times the sum of each step's maximum."""
+    work = _work(owner, ranks)
+    return Fraction(sum(map(sum, work)), ranks * sum(map(max, zip(*work, strict=True))))
 
 
 def _owners(layout: str, ranks: int, tokens: int) -> list[int]:
@@ -130,6 +151,157 @@ def test_causal_balance_by_counting(layout: str, ranks: int, tokens: int) -> Non
     assert causal_balance(layout, ranks=ranks, tokens=tokens) == counted
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("ranks", "tokens"), [(2, 2), (2, 8), (3, 4), (4, 6), (8, 4)])
+def test_scores_of_every_rank_and_step_by_counting(layout: str, ranks: int, tokens: int) -> None:
+    work = _work(_owners(layout, ranks, tokens), ranks)
+    for rank in range(ranks):
+        for step in range(ranks):
+            found = rank_scores(layout, ranks=ranks, tokens=tokens, rank=rank, step=step)
+            assert found == work[rank][step], (rank, step)
+    slowest = slowest_scores(layout, ranks=ranks, tokens=tokens)
+    assert slowest == tuple(map(max, zip(*work, strict=True))), "the last rank's are the most in every step"
+    total = ranks * tokens * (ranks * tokens + 1) // 2
+    assert causal_balance(layout, ranks=ranks, tokens=tokens) == Fraction(total, ranks * sum(slowest))
+    assert slowest_scores(layout, ranks=ranks, tokens=tokens, causal=False) == (tokens**2,) * ranks
+
+
+# --- closed forms of time against rings that are played out, rank by rank -------------------------------
+
+Program = list[tuple[str, int, float]]
+"""launch (number, seconds), compute (0, seconds) and wait (number, 0): what one rank does, in order."""
+
+
+def played(programs: list[Program]) -> float:
+    """When the last rank is done. Transfer k from each rank to the next begins when both have launched it and
+    the transfers before it on that link are done; who waits for k waits for what it sends and receives."""
+    ranks = len(programs)
+    now = [0.0] * ranks
+    place = [0] * ranks
+    launched: list[dict[int, float]] = [{} for _ in range(ranks)]
+    seconds: dict[int, float] = {}
+    ends: list[dict[int, float]] = [{} for _ in range(ranks)]  # of what rank r sends to r + 1
+    order: list[int] = [number for what, number, _ in programs[0] if what == "launch"]
+    while any(place[r] < len(programs[r]) for r in range(ranks)):
+        before = (tuple(place), sum(map(len, ends)))
+        for r in range(ranks):
+            while place[r] < len(programs[r]):
+                what, number, length = programs[r][place[r]]
+                if what == "compute":
+                    now[r] += length
+                elif what == "launch":
+                    launched[r][number], seconds[number] = now[r], length
+                elif number in ends[r] and number in ends[r - 1]:
+                    now[r] = max(now[r], ends[r][number], ends[r - 1][number])
+                else:
+                    break
+                place[r] += 1
+        for r in range(ranks):
+            for at, number in enumerate(order):
+                after = launched[(r + 1) % ranks]
+                free = 0.0 if at == 0 else ends[r].get(order[at - 1])
+                if number not in ends[r] and number in launched[r] and number in after and free is not None:
+                    ends[r][number] = max(launched[r][number], after[number], free) + seconds[number]
+        assert before != (tuple(place), sum(map(len, ends))), "nobody can go on"
+    return max(now)
+
+
+def forward_program(work: list[int], hop: float) -> Program:
+    """Shift K,V; attention over the block in hand; wait."""
+    out: Program = []
+    for step, scores in enumerate(work):
+        is_last = step == len(work) - 1
+        out += [] if is_last else [("launch", step, hop)]
+        out.append(("compute", 0, float(scores)))
+        out += [] if is_last else [("wait", step, 0.0)]
+    return out
+
+
+def backward_program(work: list[int], hop: float, gradient_hop: float) -> Program:
+    """Shift K,V; attention; wait for dK,dV of the step before, shift those of this one; wait for K,V."""
+    out: Program = []
+    for step, scores in enumerate(work):
+        is_last = step == len(work) - 1
+        out += [] if is_last else [("launch", 2 * step, hop)]
+        out.append(("compute", 0, float(ATTENTION_BACKWARD) * scores))
+        out += [("wait", 2 * step - 1, 0.0)] if step else []
+        out.append(("launch", 2 * step + 1, gradient_hop))
+        out += [] if is_last else [("wait", 2 * step, 0.0)]
+    return [*out, ("wait", 2 * len(work) - 1, 0.0)]
+
+
+RINGS = {
+    "layout": st.sampled_from(LAYOUTS),
+    "causal": st.booleans(),
+    "ranks": st.integers(2, 6),
+    "half": st.integers(1, 5),
+    "hop": st.integers(0, 120),
+    "gradient_hop": st.integers(0, 120),
+}
+
+
+@given(**RINGS)
+def test_a_ring_that_is_played_out_takes_what_the_closed_form_says(
+    layout: str, causal: bool, ranks: int, half: int, hop: int, gradient_hop: int
+) -> None:
+    """Every rank computes its own, counted scores, a second each; no step waits for all ranks."""
+    n = 2 * half
+    counted = _work(_owners(layout, ranks, n), ranks) if causal else [[n * n] * ranks] * ranks
+    slowest = [float(scores) for scores in slowest_scores(layout, ranks=ranks, tokens=n, causal=causal)]
+    forward = played([forward_program(work, hop) for work in counted])
+    assert forward == ring_seconds(slowest, hop)
+    assert exposed_ring_seconds(slowest, hop) == forward - sum(slowest)
+    backward = played([backward_program(work, hop, gradient_hop) for work in counted])
+    steps = [float(ATTENTION_BACKWARD) * seconds for seconds in slowest]
+    assert backward == backward_ring_seconds(steps, hop, gradient_hop)
+    assert exposed_backward_ring_seconds(steps, hop, gradient_hop) == backward - sum(steps)
+
+
+def test_a_backward_by_hand() -> None:
+    # p=3, blocks of 4, 1 and 2 s, K,V 3 s, dK,dV 2 s: 4; 3+2 beside 1; 2 beside 2; the last 2
+    assert backward_ring_seconds([4.0, 1.0, 2.0], 3.0, 2.0) == 4 + 5 + 2 + 2
+    assert exposed_backward_ring_seconds([4.0, 1.0, 2.0], 3.0, 2.0) == 4 + 2
+    assert backward_ring_seconds([5.0], 3.0, 2.0) == 5, "one rank has no hop"
+
+
+@given(
+    tflops=st.integers(1, 2000),
+    gbps=st.integers(1, 2000),
+    latency_us=st.integers(0, 100),
+    shape=st.sampled_from([(1, 32, 32), (2, 32, 8), (4, 16, 1)]),
+    element_bytes=st.sampled_from([2, 4]),
+    causal=st.booleans(),
+)
+def test_from_the_smallest_block_on_hops_hide(
+    tflops: int,
+    gbps: int,
+    latency_us: int,
+    shape: tuple[int, int, int],
+    element_bytes: int,
+    causal: bool,
+) -> None:
+    """Forward and backward: there the transfers take as long as the block; a smaller one is shorter."""
+    batch, heads, kv_heads = shape
+    rates = {"flops_per_s": tflops * 1e12, "bytes_per_s": gbps * 1e9}
+    asked = {"element_bytes": element_bytes, "heads": heads, "kv_heads": kv_heads, "causal_zigzag": causal}
+    for least, travelling, hops, times in (
+        (tokens_to_hide, 2 * element_bytes, 1, 1.0),
+        (backward_tokens_to_hide, 2 * element_bytes + 2 * max(element_bytes, 4), 2, 2.5),
+    ):
+        work = times * 4 * batch * heads * 128
+        tokens = tokens_with_latency(
+            least(**rates, **asked),
+            hops * latency_us * 1e-6,
+            flops_per_s=rates["flops_per_s"],
+            flops_per_score=work,
+            causal_zigzag=causal,
+        )
+        for c, sign in ((tokens, 0), (tokens * 1.01, 1), (tokens * 0.99, -1)):
+            block_s = work * c * c * (0.5 if causal else 1.0) / rates["flops_per_s"]
+            sent_s = travelling * c * batch * kv_heads * 128 / rates["bytes_per_s"] + hops * latency_us * 1e-6
+            assert block_s == pytest.approx(sent_s) if sign == 0 else (block_s - sent_s) * sign > 0
+
+
 def test_causal_balance_published_figures_and_limits() -> None:
     contiguous = [float(causal_balance("contiguous", ranks=p, tokens=64)) for p in (2, 4, 8, 16)]
     striped = [float(causal_balance("striped", ranks=p, tokens=64)) for p in (2, 4, 8, 16)]
@@ -144,6 +316,7 @@ def test_causal_balance_published_figures_and_limits() -> None:
 def test_relatives_of_the_ring() -> None:
     sizes = RingSizes(seq_len=64, ranks=4, micro_batch=2, heads=4, kv_heads=2, head_dim=8)
     # q and out 16x2x4x8, k and v 16x2x2x8 elements of 2 bytes, three quarters of it to others
+    assert all_to_all_bytes(sizes) == {"q": 2048, "k": 1024, "v": 1024, "out": 2048}
     assert ulysses_wire_bytes(sizes) == Fraction(3, 4) * 2 * (2 * 16 * 2 * 4 * 8 + 2 * 16 * 2 * 2 * 8)
     assert ring_self_attention_score_bytes(sizes) == 2 * 2 * 4 * 16 * 64
     assert RING_SELF_ATTENTION_WIRE - RING_SELF_ATTENTION_WIRE_WITH_REDUCE_SCATTER == 2

@@ -1,22 +1,60 @@
 """Closed forms of context parallelism: ring attention and its relatives. Bytes, seconds, tokens.
 
 Sources: ring attention, Liu et al. 2023 (arXiv 2310.01889, section 3 and table 2); ring self-attention, Li
-et al. 2021 (arXiv 2105.13120); Ulysses, Jacobs et al. 2023 (arXiv 2309.14509); striped attention, Brandon
-et al. 2023 (arXiv 2311.09431).
+et al. 2021 (arXiv 2105.13120); Ulysses, Jacobs et al. 2023 (arXiv 2309.14509); USP, Fang and Zhao 2024 (arXiv
+2405.07719); striped attention, Brandon et al. 2023 (arXiv 2311.09431); zigzag, Zhu 2024 and Llama 3 (arXiv
+2407.21783, section 3.3.2); flash attention's backward, Dao et al. 2022 (arXiv 2205.14135, appendix B).
 
-S tokens, p ranks, c = S/p tokens of one rank, B sequences, a heads, k key/value heads, d head size, e bytes
+S tokens, p ranks, n = S/p tokens of one rank, B sequences, a heads, k key/value heads, d head size, e bytes
 per element. Phi is a device's FLOP/s at that element size, beta a link's bytes/s in one direction, alpha its
 latency in seconds. A common error forgets to divide the block by p.
+
+What a rank sends per layer (`send_recv` to the next rank; r = (p-1)/p):
+
+=================== ============================== ===================================================
+scheme              forward                        backward
+=================== ============================== ===================================================
+ring                (p-1) hops of 2e n B k d       the same, and p hops of 2g n B k d of dK and dV
+Ulysses             r e n B d (2a + 2k)            the same
+=================== ============================== ===================================================
+
+with g = max(e, 4), as dK and dV are summed in fp32. With a block's attention of t_s seconds in ring step s on
+the slowest rank, h seconds for a hop of K and V and g' for one of dK and dV, all ranks in step:
+
+========= ==================================================================================================
+pass      seconds
+========= ==================================================================================================
+forward   sum of max(t_s, h) for s < p-1, and t_(p-1)
+backward  u_s = 5/2 t_s: max(u_0, h), max(u_s, h + g') for 0 < s < p-1, max(u_(p-1), g'), and g' for the last
+========= ==================================================================================================
+
+Scores of a block that a causal mask leaves to rank i in ring step s, when it has the keys of rank i-s:
+
+========== =============== ========================= =================== ===================================
+layout     s = 0           0 < s <= i                s > i               rank i holds
+========== =============== ========================= =================== ===================================
+contiguous n(n+1)/2        n^2                       0                   tokens i n to (i+1) n
+zigzag     n(n+1)/2        n^2/2                     n^2/2               chunks i and 2p-1-i of 2p
+striped    n(n+1)/2        n(n+1)/2                  n(n-1)/2            tokens i, i+p, i+2p...
+========== =============== ========================= =================== ===================================
+
+In every step the last rank has as much to do as any other: its row is the time of the ring.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 GRADIENT_BYTES = 4
-"""Of dK and dV, which the usual implementation sums around the ring in fp32: twice the bytes of bf16."""
+"""Of dK and dV at least: they are summed around the ring in fp32, twice the bytes of bf16."""
+
+LAYOUTS = ("contiguous", "zigzag", "striped")
+
+ATTENTION_BACKWARD = Fraction(5, 2)
+"""Backward's GEMMs over forward's: five (scores again, dV, dP, dQ, dK) to two."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +83,20 @@ class RingSizes:
         """Elements of one rank's K (or V)."""
         return self.tokens * self.micro_batch * self.kv_heads * self.head_dim
 
+    @property
+    def high_bytes(self) -> int:
+        """Of an element of what is summed or merged: fp32 or better."""
+        return max(self.element_bytes, GRADIENT_BYTES)
+
 
 def hop_bytes(sizes: RingSizes) -> int:
     """What a rank sends per hop, K and V of one block: m = 2 e (S/p) B k d."""
     return 2 * sizes.element_bytes * sizes.block_elements
+
+
+def gradient_hop_bytes(sizes: RingSizes) -> int:
+    """What a rank sends per hop of dK and dV, in fp32 or better: 2 max(e, 4) (S/p) B k d."""
+    return 2 * sizes.high_bytes * sizes.block_elements
 
 
 def forward_wire_bytes(sizes: RingSizes) -> int:
@@ -58,8 +106,13 @@ def forward_wire_bytes(sizes: RingSizes) -> int:
 
 def backward_wire_bytes(sizes: RingSizes) -> int:
     """In backward: K and V again p - 1 hops, dK and dV p hops, until they are home, in fp32."""
-    gradients = 2 * GRADIENT_BYTES * sizes.block_elements
-    return forward_wire_bytes(sizes) + sizes.ranks * gradients
+    hops = sizes.ranks if sizes.ranks > 1 else 0
+    return forward_wire_bytes(sizes) + hops * gradient_hop_bytes(sizes)
+
+
+def score_flops(sizes: RingSizes, scores: int) -> int:
+    """FLOPs of attention over so many scores of each head and sequence: QK^T and PV, 4 B a d each."""
+    return 4 * scores * sizes.micro_batch * sizes.heads * sizes.head_dim
 
 
 def block_flops(sizes: RingSizes, *, share: Fraction = Fraction(1)) -> Fraction:
@@ -67,7 +120,7 @@ def block_flops(sizes: RingSizes, *, share: Fraction = Fraction(1)) -> Fraction:
 
     `share` is the part of the scores that a mask leaves: of causal zigzag half, in every step.
     """
-    return share * 4 * sizes.tokens**2 * sizes.micro_batch * sizes.heads * sizes.head_dim
+    return share * score_flops(sizes, sizes.tokens**2)
 
 
 def hop_seconds(size_bytes: float, *, bytes_per_s: float, latency_s: float = 0.0) -> float:
@@ -90,6 +143,25 @@ def exposed_ring_seconds(block_s: Sequence[float], hop_s: float) -> float:
     return sum(max(hop_s - block, 0.0) for block in block_s[:-1])
 
 
+def backward_ring_seconds(block_s: Sequence[float], hop_s: float, gradient_hop_s: float) -> float:
+    """Time of a backward over the ring; `block_s` holds the seconds of the p steps of backward.
+
+    dK and dV follow their block one step behind, on the same link: in step s they and the next K and V
+    travel while the block is computed; the last hop of dK and dV has nothing left to hide under.
+    """
+    return sum(block_s) + exposed_backward_ring_seconds(block_s, hop_s, gradient_hop_s)
+
+
+def exposed_backward_ring_seconds(block_s: Sequence[float], hop_s: float, gradient_hop_s: float) -> float:
+    """Of `backward_ring_seconds` the part in which nothing is computed."""
+    last = len(block_s) - 1
+    if last == 0:
+        return 0.0  # nobody to send to
+    travelling = [(hop_s if s < last else 0.0) + (gradient_hop_s if s > 0 else 0.0) for s in range(last + 1)]
+    under = (max(sent - block, 0.0) for sent, block in zip(travelling, block_s, strict=True))
+    return sum(under) + gradient_hop_s
+
+
 def tokens_to_hide(
     *,
     flops_per_s: float,
@@ -108,6 +180,42 @@ def tokens_to_hide(
     return 2 * plain if causal_zigzag else plain
 
 
+def backward_tokens_to_hide(
+    *,
+    flops_per_s: float,
+    bytes_per_s: float,
+    element_bytes: int = 2,
+    heads: int = 1,
+    kv_heads: int = 1,
+    causal_zigzag: bool = False,
+) -> float:
+    """The same of backward, where K, V, dK and dV travel beside 5/2 of the work: Phi (e + g) / (5 beta) k/a.
+
+    g = max(e, 4). In bf16 6/5 of forward's. The last hop of dK and dV is exposed at any size.
+    """
+    travelling = element_bytes + max(element_bytes, GRADIENT_BYTES)
+    plain = flops_per_s * travelling / (2 * float(ATTENTION_BACKWARD) * bytes_per_s) * kv_heads / heads
+    return 2 * plain if causal_zigzag else plain
+
+
+def tokens_with_latency(
+    tokens: float,
+    latency_s: float,
+    *,
+    flops_per_s: float,
+    flops_per_score: float,
+    causal_zigzag: bool = False,
+) -> float:
+    """The tokens from which on hops hide that take `latency_s` besides their bytes.
+
+    With x = `tokens`, those without latency, a block of c tokens takes w c^2 / Phi and its transfer w x c /
+    Phi: c is the positive root of c^2 - x c = alpha Phi / w. `flops_per_score`, w without a mask: 4 B a d in
+    forward.
+    """
+    work = flops_per_score / 2 if causal_zigzag else flops_per_score
+    return (tokens + math.sqrt(tokens**2 + 4 * latency_s * flops_per_s / work)) / 2
+
+
 TABLE_2 = {
     "A100 NVLink": (312.0, 300.0, 1.0),
     "A100 InfiniBand": (312.0, 12.5, 24.5),
@@ -118,28 +226,73 @@ TABLE_2 = {
 """Table 2 of Liu et al.: TFLOP/s, GB/s, and the smallest block in thousand tokens as printed there."""
 
 
+def rank_scores(layout: str, *, ranks: int, tokens: int, rank: int, step: int, causal: bool = True) -> int:
+    """Scores of one head and sequence that `rank` computes in ring step `step`; the table above.
+
+    n = `tokens` per rank, even in zigzag. Raises ValueError for another layout.
+    """
+    _check_layout(layout)
+    n = tokens
+    if not causal:
+        return n * n
+    if step == 0:
+        return n * (n + 1) // 2
+    if layout == "zigzag":
+        return n * n // 2
+    if layout == "contiguous":
+        return n * n if step <= rank else 0
+    return n * (n + 1) // 2 if step <= rank else n * (n - 1) // 2
+
+
+def slowest_scores(layout: str, *, ranks: int, tokens: int, causal: bool = True) -> tuple[int, ...]:
+    """Of each of the p ring steps the most scores that a rank computes: those of the last rank."""
+    return tuple(
+        rank_scores(layout, ranks=ranks, tokens=tokens, rank=ranks - 1, step=step, causal=causal)
+        for step in range(ranks)
+    )
+
+
 def causal_balance(layout: str, *, ranks: int, tokens: int) -> Fraction:
     """Ideal time over the time of a ring whose every step waits for its slowest rank, with a causal mask.
 
-    n = `tokens` per rank, p = `ranks`; counted in scores, the own block included. contiguous: rank i has
-    tokens i n to (i+1) n, (np+1)/((2p-1)n+1). zigzag: chunks i and 2p-1-i of 2p, 1 (n even). striped: every
-    p-th token, (np+1)/(p(n+1)). Limits are p/(2p-1) for large n and n/(n+1) for large p. Raises ValueError
-    for another layout.
+    n = `tokens` per rank, p = `ranks`; counted in scores, the own block included: S(S+1)/2 over p times the
+    sum of `slowest_scores`. contiguous: (np+1)/((2p-1)n+1). zigzag: 1 (n even). striped: (np+1)/(p(n+1)).
+    Limits are p/(2p-1) for large n and n/(n+1) for large p. Raises ValueError for another layout.
     """
+    _check_layout(layout)
     n, p = tokens, ranks
     if layout == "contiguous":
         return Fraction(n * p + 1, (2 * p - 1) * n + 1)
     if layout == "zigzag":
         return Fraction(1)
-    if layout == "striped":
-        return Fraction(n * p + 1, p * (n + 1))
-    raise ValueError(f"no layout '{layout}', only contiguous, zigzag and striped")
+    return Fraction(n * p + 1, p * (n + 1))
+
+
+def _check_layout(layout: str) -> None:
+    if layout not in LAYOUTS:
+        raise ValueError(f"no layout '{layout}', only contiguous, zigzag and striped")
 
 
 def ring_saved_bytes(sizes: RingSizes) -> int:
-    """What a rank keeps of one layer's ring attention for backward: q, k, v, out and the fp32 lse."""
+    """What a rank keeps of one layer's attention for backward: q, k, v, out and the lse in fp32 or better.
+
+    The same in Ulysses, which has p times the tokens of a p-th of the heads.
+    """
     queries = sizes.tokens * sizes.micro_batch * sizes.heads
-    return sizes.element_bytes * (2 * queries * sizes.head_dim + 2 * sizes.block_elements) + 4 * queries
+    return (
+        sizes.element_bytes * (2 * queries * sizes.head_dim + 2 * sizes.block_elements)
+        + sizes.high_bytes * queries
+    )
+
+
+def all_to_all_bytes(sizes: RingSizes) -> dict[str, int]:
+    """A rank's buffer in each of Ulysses' four all-to-alls: q and out e n B a d, k and v e n B k d bytes.
+
+    In backward those of their gradients, which are as large.
+    """
+    queries = sizes.element_bytes * sizes.tokens * sizes.micro_batch * sizes.heads * sizes.head_dim
+    keys = sizes.element_bytes * sizes.block_elements
+    return {"q": queries, "k": keys, "v": keys, "out": queries}
 
 
 def ulysses_wire_bytes(sizes: RingSizes) -> Fraction:
@@ -147,8 +300,7 @@ def ulysses_wire_bytes(sizes: RingSizes) -> Fraction:
 
     r e (S/p) B d (2a + 2k), r = (p-1)/p: q and out have a heads, k and v k of them.
     """
-    elements = sizes.tokens * sizes.micro_batch * sizes.head_dim * (2 * sizes.heads + 2 * sizes.kv_heads)
-    return Fraction((sizes.ranks - 1) * sizes.element_bytes * elements, sizes.ranks)
+    return Fraction((sizes.ranks - 1) * sum(all_to_all_bytes(sizes).values()), sizes.ranks)
 
 
 RING_SELF_ATTENTION_WIRE = 8

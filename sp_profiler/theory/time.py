@@ -24,12 +24,10 @@ from sp_profiler.theory.communication import (
 )
 from sp_profiler.theory.machine import Machine
 from sp_profiler.theory.memory import Shape, states
+from sp_profiler.theory.ring import ATTENTION_BACKWARD
 
 RING_STEPS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
 """Times (T-1): steps of a ring, in each of which a rank sends a T-th of the full tensor."""
-
-ATTENTION_BACKWARD = 2.5
-"""Backward's GEMMs over forward's: five (scores again, dV, dP, dQ, dK) to two."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +147,7 @@ def step_times(shape: Shape, comm: str | None, layers: int, machine: Machine) ->
     again = {"full": 1, "selective": 0, "none": 0}[shape.recompute]
     block = sum(linear.flops(tokens) for linear in linears.values()) * (3 + again)
     head = 3 * gemm_flops(tokens, shape.vocab, shape.hidden)
-    passes = 1 + ATTENTION_BACKWARD + (shape.recompute != "none")
+    passes = 1 + float(ATTENTION_BACKWARD) + (shape.recompute != "none")
     comm_s = hidden_s = hideable_s = 0.0
     for c in step_collectives(shape, comm, layers):
         duration = collective_seconds(c.op, c.bytes, shape.ranks, machine)
