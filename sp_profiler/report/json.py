@@ -166,7 +166,12 @@ def _object(cls: type, definitions: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": list(properties)}
 
 
+_NO_SHARES = ("slowdown_ratio", "residual_ratio")  # they may exceed 1
+
+
 def _limits(name: str) -> dict[str, Any]:
+    if name in _NO_SHARES:
+        return {"minimum": 0}
     if name.endswith("_ratio") or name == "hidden_of_hideable":
         return {"minimum": 0, "maximum": 1}
     return {}

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from sp_profiler.analysis.context_parallel.results import ContextParallel
 from sp_profiler.analysis.memory.results import Memory
 from sp_profiler.analysis.results import (
     Clock,
@@ -116,6 +117,7 @@ class Report:
     stragglers: list[Straggler] | None = None
     memory: Memory | None = None
     critical_path: CriticalPath | None = None
+    context_parallel: ContextParallel | None = None  # None: no attention over a shared sequence was found
     schema: Literal["sp-profile/report"] = SCHEMA
     schema_version: Literal[1] = field(default=SCHEMA_VERSION)
 
