@@ -25,7 +25,7 @@ from sp_profiler.theory.communication import wire_bytes
 from workloads.attention_only import AttentionOnly
 from workloads.communication import Call, Communicator
 from workloads.config import WorkloadConfig
-from workloads.groups import Groups, groups_for
+from workloads.groups import Groups
 from workloads.train import Workload, assemble, attention_only
 
 _MOMENTS_S = (0.001, 0.01, 0.1, 1.0)
@@ -135,13 +135,6 @@ def fake_rank(ranks: int, description: str = "tp") -> Iterator[Communicator]:
             yield Communicator(description, range(ranks), 0, dist.group.WORLD)
     finally:
         dist.destroy_process_group()
-
-
-@contextmanager
-def fake_groups(config: WorkloadConfig) -> Iterator[Groups]:
-    """The same with all the groups of a workload."""
-    with fake_rank(config.ranks) as communicator:
-        yield groups_for(config) if config.is_context else communicator
 
 
 @torch.no_grad()

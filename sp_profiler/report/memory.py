@@ -12,7 +12,7 @@ from typing import Any
 
 from sp_profiler import __version__
 from sp_profiler.analysis.collective_table import Collectives
-from sp_profiler.analysis.memory.closed_form import shape_of, terms_of
+from sp_profiler.analysis.memory.closed_form import context_shape_of, shape_of, terms_of
 from sp_profiler.analysis.memory.kept import keeps_most
 from sp_profiler.analysis.memory.opportunities import Run, opportunities
 from sp_profiler.analysis.memory.results import (
@@ -189,7 +189,7 @@ def of_run(
     """
     told = (run_json or {}).get("workload")
     workload = told if isinstance(told, dict) else None
-    shape = shape_of(workload)
+    shape = shape_of(workload) or context_shape_of(workload)
     theory = None if shape is None or workload is None else terms_of(shape, workload["layers"])
     saved, entries = saved_tensors(run_json, theory)
     if not figures and not saved:
