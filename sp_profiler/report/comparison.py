@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sp_profiler import __version__
-from sp_profiler.report import memory_compare
+from sp_profiler.report import context_compare, memory_compare
 from sp_profiler.report.json import to_plain
 from sp_profiler.report.model import Report
 from sp_profiler.report.save import write
@@ -32,6 +32,7 @@ def comparison(reports: Sequence[Report]) -> dict[str, Any]:
                 "totals": to_plain(report.totals),
                 "ranks": to_plain(report.ranks),
                 "memory": memory_compare.summary(report),
+                "context_parallel": context_compare.summary(report),
             }
             for report in reports
         ],

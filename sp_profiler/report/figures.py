@@ -333,9 +333,13 @@ def value_axis(figure: go.Figure, axis: str, title: str) -> None:
 def narrow_patch(figure: go.Figure) -> tuple[dict[str, Any], dict[str, Any]]:
     """What brings the figure onto a narrow screen and back: labels of lanes stand above them, not beside.
 
-    Empty where no axis has labels of its own. The space above a bar (`bargap`) holds one line of text.
+    Panels that stand beside each other stand one below the other. Empty where there is neither. The space
+    above a bar (`bargap`) holds one line of text.
     """
     layout = figure.to_plotly_json()["layout"]
+    beside = [name for name in axes_of(figure) if name[0] == "x" and "domain" in layout[name]]
+    if len({tuple(layout[name]["domain"]) for name in beside}) > 1:
+        return _one_below_the_other(layout, sorted(beside, key=lambda name: layout[name]["domain"]))
     axes = [name for name in axes_of(figure) if name[0] == "y" and len(layout[name].get("tickvals") or ())]
     if not axes:
         return {}, {}
@@ -360,6 +364,23 @@ def narrow_patch(figure: go.Figure) -> tuple[dict[str, Any], dict[str, Any]]:
     return narrow, wide
 
 
+def _one_below_the_other(
+    layout: dict[str, Any], beside: Sequence[str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The patches that stack panels which stand beside each other, the left one on top, and lay them back."""
+    count = len(beside)
+    gap = 0.3 / count
+    high = (1 - gap * (count - 1)) / count
+    narrow: dict[str, Any] = {"height": round(layout["height"] * count * 0.9)}
+    wide: dict[str, Any] = {"height": layout["height"]}
+    for place, name in enumerate(beside):
+        top = 1 - place * (high + gap)
+        below = f"y{name[1:]}"
+        narrow |= {f"{name}.domain": [0, 1], f"{below}.domain": [max(top - high, 0), top]}
+        wide |= {f"{name}.domain": list(layout[name]["domain"]), f"{below}.domain": [0, 1]}
+    return narrow, wide
+
+
 def themed(figure: go.Figure, theme: str) -> go.Figure:
     """The figure in a theme, `light` or `dark` (the HTML page does the same in the browser)."""
     figure.update_layout(_unflattened(theme_patch(theme, axes_of(figure))))
@@ -367,9 +388,9 @@ def themed(figure: go.Figure, theme: str) -> go.Figure:
 
 
 def axes_of(figure: go.Figure) -> list[str]:
-    """Names of the figure's axes: xaxis, yaxis, xaxis2..."""
+    """Names of the figure's axes: xaxis, yaxis, xaxis2..., and of its colours: coloraxis."""
     names = figure.to_plotly_json()["layout"]
-    return sorted(name for name in names if name.startswith(("xaxis", "yaxis")))
+    return sorted(name for name in names if name.startswith(("xaxis", "yaxis", "coloraxis")))
 
 
 def _unflattened(patch: dict[str, str]) -> dict[str, object]:

@@ -8,10 +8,11 @@ from typing import Any
 from urllib.parse import quote
 
 from sp_profiler.ledger import LedgerEntry
-from sp_profiler.report import figures, memory_compare, quality, view
+from sp_profiler.report import context_compare, figures, memory_compare, quality, view
 from sp_profiler.report.answers import family_answer
 from sp_profiler.report.backward import common_layer, layer_backward
 from sp_profiler.report.compare_table import compare_table, ordered, run_label
+from sp_profiler.report.context_html import context_comparison, context_part
 from sp_profiler.report.format import counted, rank_list
 from sp_profiler.report.memory_html import memory_comparison, memory_part
 from sp_profiler.report.model import Report
@@ -34,11 +35,11 @@ def render(report: Report) -> str:
     if report.timeline is not None:
         plots["timeline"] = plot(figures.timeline(report.timeline), ZOOMABLE)
     tables = view.tables(report)
-    memory = memory_part(report.memory)
+    memory, context = memory_part(report.memory), context_part(report)
     data = {
         "report": {name: getattr(report, name) for name in _EMBEDDED},
-        "plots": plots | memory.plots,
-        "tables": [for_page(table) for table in (*tables, *memory.tables)],
+        "plots": plots | context.plots | memory.plots,
+        "tables": [for_page(table) for table in (*tables, *context.tables, *memory.tables)],
     }
     return render_page(
         "report.html.j2",
@@ -53,6 +54,7 @@ def render(report: Report) -> str:
         tables=tables,
         plots=plots,
         memory=memory,
+        context=context,
         caption=figures.caption(report.timeline) if report.timeline else "",
         quality=_quality(report),
         settings=_settings(report),
@@ -92,17 +94,22 @@ def render_comparison(
                 "caption": "; ".join(["one layer's backward on one time scale", *told]),
             }
         )
-    memory = memory_comparison(reports)
+    memory, context = memory_comparison(reports), context_comparison(reports)
     return render_page(
         "comparison.html.j2",
-        {"plots": plots | memory.plots, "tables": [for_page(table) for table in memory.tables]},
+        {
+            "plots": plots | context.plots | memory.plots,
+            "tables": [for_page(table) for table in (*context.tables, *memory.tables)],
+        },
         title=title,
         table=compare_table(reports),
         answers=[
             *(text for family in _families(reports).values() for text in family_answer(family)),
+            *context_compare.answers(reports),
             *memory_compare.answers(reports),
         ],
         memory=memory,
+        context=context,
         runs=list(
             zip(reports, [run_label(r) for r in reports], [link_of[id(r)] for r in reports], strict=True)
         ),

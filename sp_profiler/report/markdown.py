@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from sp_profiler.ledger import LedgerEntry
-from sp_profiler.report import memory_compare, memory_view, quality, view
+from sp_profiler.report import context_compare, context_view, memory_compare, memory_view, quality, view
 from sp_profiler.report.compare_table import compare_table
 from sp_profiler.report.format import cell_text, visible
 from sp_profiler.report.memory import NOT_RECORDED
@@ -35,6 +35,14 @@ _DATA_FILES = {name: name for name in _SAME_NAME} | {
     "memory-blocks": "memory_blocks",
     "memory-peak-blocks": "memory_blocks",
     "memory-saved": "saved_tensors",
+    "context-schemes": "context_schemes",
+    "context-hops": "context_hops",
+    "context-hops-ranks": "context_hops",
+    "context-balance": "context_balance",
+    "context-steps": "context_balance",
+    "context-ranks": "context_balance",
+    "context-models": "context_models",
+    "context-copies": "context_layout_copies",
 }
 """Id of a table -> the CSV that holds all of its rows."""
 
@@ -55,6 +63,7 @@ def render(report: Report) -> str:
         _figures(report),
         _findings(report),
         *(_view_table(table) for table in view.tables(report)),
+        *(listing(one) for one in context_view.listings(report.context_parallel)),
         _memory(report),
         _left_out(report),
         ledger(report.data_quality),
@@ -73,6 +82,8 @@ def render_comparison(reports: Sequence[Report], title: str) -> str:
         f"# {escape(title)}",
         _table(header, rows, numeric=range(1, len(header))),
         table.note,
+        *(escape(sentence) for sentence in context_compare.answers(reports)),
+        *(listing(one) for one in context_compare.listings(reports)),
         *(escape(sentence) for sentence in memory_compare.answers(reports)),
         *(listing(one) for one in memory_compare.listings(reports)),
     ]

@@ -54,6 +54,14 @@ MEMORY = {
 }
 """Categories of memory from the ground up: what stays first, what comes and goes above it."""
 
+EXPOSED = {
+    "communication": Look("communication, every peer there", "#D55E00", "x"),
+    "imbalance": Look("imbalance: a peer computes longer", "#E69F00", "\\"),
+    "skew": Look("skew: a peer came late", "#56B4E9", "/"),
+    "unknown": Look("cause not known", "#B9C0CA", "."),
+}
+"""What the exposed time of a ring's hops is made of."""
+
 PHASE_TINTS = {
     "forward": "rgba(0,114,178,0.07)",
     "backward": "rgba(213,94,0,0.08)",
@@ -108,6 +116,10 @@ def theme_patch(theme: str, axes: list[str]) -> dict[str, Any]:
         "modebar.activecolor": look["ink"],
     }
     for axis in axes:
+        if axis.startswith("coloraxis"):
+            bar = f"{axis}.colorbar"
+            patch |= {f"{bar}.tickfont.color": look["ink"], f"{bar}.title.font.color": look["muted"]}
+            continue
         patch |= {f"{axis}.gridcolor": look["line"], f"{axis}.tickfont.color": look["ink"]}
         patch |= {f"{axis}.title.font.color": look["muted"], f"{axis}.zerolinecolor": look["line"]}
     return patch

@@ -16,6 +16,11 @@
 | `memory_borders` | rank, device, forward -> backward border, `by` and `key`: what is kept, long |
 | `memory_blocks` | block of memory of one device: the largest                                 |
 | `saved_tensors` | rank, term and layer (null: all layers): by hooks, beside the closed form  |
+| `context_schemes` | set of ranks that share a sequence                                       |
+| `context_hops` | hop of one rank, by phase and by what it sends                              |
+| `context_balance` | rank, phase and ring step (null: all of them): attention, what is lost   |
+| `context_models` | group and phase: the step model beside the measurement                    |
+| `context_layout_copies` | rank and phase: all-to-alls and the copies around them             |
 | `exposed`     | rank, device, step (null: all), `by` and `key`: every exposed_by_* map, long |
 | `left_out`    | rank, device, reason and kind                                                |
 | `data_quality`| ledger entry                                                                 |
@@ -36,7 +41,7 @@ import polars as pl
 
 from sp_profiler.analysis.results import Figures
 from sp_profiler.errors import UsageError
-from sp_profiler.report import memory_tables
+from sp_profiler.report import context_tables, memory_tables
 from sp_profiler.report.format import visible
 from sp_profiler.report.json import to_plain
 from sp_profiler.report.model import Report
@@ -56,6 +61,7 @@ TABLES = (
     "memory_borders",
     "memory_blocks",
     "saved_tensors",
+    *context_tables.COLUMNS,
     "exposed",
     "left_out",
     "data_quality",
@@ -64,7 +70,9 @@ TABLES = (
 _LONG_ONLY = ("exposed_by_module_ns", "exposed_by_layer_ns", "left_out", "bandwidth")
 _EXPOSED_MAPS = tuple(f.name for f in fields(Figures) if f.name.startswith("exposed_") and "_by_" in f.name)
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
-_LIST_COLUMNS = dict.fromkeys(("ranks", "ranks_present", "ranks_missing"), pl.List(pl.Int64))
+_LIST_COLUMNS = dict.fromkeys(("ranks", "ranks_present", "ranks_missing"), pl.List(pl.Int64)) | {
+    "groups": pl.List(pl.String)
+}
 
 Row = dict[str, Any]
 
@@ -108,6 +116,8 @@ def _rows(report: Report, table: str) -> Iterator[Row]:
                 yield {"group": group.group} | to_plain(entry)
     elif table in memory_tables.COLUMNS:
         yield from memory_tables.rows(report.memory, table)
+    elif table in context_tables.COLUMNS:
+        yield from context_tables.rows(report.context_parallel, table)
     elif table == "left_out":
         for figures in report.ranks:
             for entry in figures.left_out:
@@ -167,6 +177,8 @@ def _columns_without_rows(table: str) -> list[str]:
         return ["rank", "device", "step", "by", "key", "ns"]
     if table in memory_tables.COLUMNS:
         return memory_tables.COLUMNS[table]
+    if table in context_tables.COLUMNS:
+        return context_tables.COLUMNS[table]
     if table == "bandwidth":
         return ["group", *(f.name for f in fields(Bandwidth))]
     if table == "left_out":
@@ -237,7 +249,7 @@ def _series(name: str, values: list[Any]) -> pl.Series:
 
 def _kind_by_name(name: str) -> Any:
     """The type of a column without any value, so that files of two runs can be concatenated."""
-    if name.endswith(("_ns", "_bytes", "_count", "_step")) or name in (
+    if name.endswith(("_ns", "_bytes", "_count", "_step", "_passes")) or name in (
         "rank",
         "device",
         "step",
@@ -269,7 +281,9 @@ def csv_text(frame: pl.DataFrame) -> str:
     for series in frame:
         name = _inert(series.name)
         if isinstance(series.dtype, pl.List):
-            texts = [None if value is None else " ".join(map(str, value)) for value in series.to_list()]
+            between = "; " if series.dtype == pl.List(pl.String) else " "
+            lists = [None if value is None else between.join(map(str, value)) for value in series.to_list()]
+            texts = [None if value is None else _inert(value) for value in lists]
             columns.append(pl.Series(name, texts, dtype=pl.String))
         elif series.dtype == pl.String:
             texts = [None if value is None else _inert(value) for value in series.to_list()]

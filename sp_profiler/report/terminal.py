@@ -15,7 +15,7 @@ from rich.text import Text
 
 from sp_profiler.analysis.collective_table import Collectives, exact_sum
 from sp_profiler.ledger import LedgerEntry
-from sp_profiler.report import memory_terminal, quality
+from sp_profiler.report import context_compare, context_view, memory_terminal, quality
 from sp_profiler.report.compare_table import compare_table
 from sp_profiler.report.format import UNKNOWN, cell_text, counted, duration, milliseconds, percent, visible
 from sp_profiler.report.model import Report, by_step, windows_of
@@ -54,6 +54,8 @@ def print_report(report: Report, console: Console | None = None) -> None:
         if table is not None:
             _gap(out)
             _print(out, table)
+    for one in context_view.in_terminal(report.context_parallel):
+        print_listing(out, one)
     memory_terminal.print_in_report(report.memory, out)
     _findings(out, report)
     _left_out(out, report)
@@ -68,6 +70,10 @@ def print_comparison(reports: Sequence[Report], console: Console | None = None) 
     rows = [[name, *cells] for name, cells in compared.rows]
     _print(out, _fitted(out, None, ["run", *heads], rows, [heads[1], heads[5], heads[2], heads[8], heads[3]]))
     print_line(out, compared.note, "dim")
+    for one in context_compare.listings(reports):
+        print_listing(out, one)
+    for sentence in context_compare.answers(reports):
+        print_line(out, sentence)
     memory_terminal.print_comparison(reports, out)
     if reports and all(report.run.device_type == "cpu" for report in reports):
         print_line(out, "CPU runs: read them for structure (what runs under what), not for speed.", "dim")

@@ -204,7 +204,10 @@
     legend.setAttribute("role", "group");
     legend.setAttribute("aria-label", "Legend: hide or show");
     const places = new Map();
-    traces.forEach((trace, place) => places.set(trace.name, [...(places.get(trace.name) || []), place]));
+    traces.forEach((trace, place) => { // a map of colours has a colour bar instead
+      if (trace.marker) places.set(trace.name, [...(places.get(trace.name) || []), place]);
+    });
+    if (places.size === 0) return;
     for (const [name, indices] of places) {
       const marker = traces[indices[0]].marker;
       const shapes = { "/": "slash", "\\": "backslash", x: "cross", "-": "across", "|": "upright", "+": "plus", ".": "dots" };

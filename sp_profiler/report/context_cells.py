@@ -1,0 +1,58 @@
+"""What the tables of context parallelism share: columns, and the cells of what is exposed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sp_profiler.report.context import Exposure, Family
+
+TEXT, INT, MS, US, RATIO, BYTES = "text", "int", "ms", "us", "ratio", "bytes"
+
+Columns = Sequence[tuple[str, str, str]]
+Row = list[Any]
+
+UNKNOWN_PART = "Cause not known"
+PARTS: Columns = (
+    ("Communication", MS, "ms"),
+    ("Imbalance", MS, "ms"),
+    ("Skew", MS, "ms"),
+    (UNKNOWN_PART, MS, "ms"),
+)
+PARTS_NOTE = (
+    "Exposed is communication (every peer was there), imbalance (waiting for a peer that had more attention "
+    "to compute) and skew (waiting for one late for another reason)."
+)
+
+
+def cells(
+    kinds: Sequence[Family],
+    columns: Columns,
+    rows: Iterable[tuple[Family, Row]],
+    optional: Sequence[str] = (),
+) -> tuple[list[tuple[str, str, str]], list[Row]]:
+    """Columns and rows of a listing: the scheme in front where there is more than one kind, and without
+    those of the columns `optional` (labels) in which no row has a value; 0 counts as none."""
+    several = len(kinds) > 1
+    shown = [("Scheme", TEXT, ""), *columns] if several else list(columns)
+    made = [[family.short_name, *row] if several else row for family, row in rows]
+    kept = [
+        at for at, column in enumerate(shown) if column[0] not in optional or any(row[at] for row in made)
+    ]
+    return [shown[at] for at in kept], [[row[at] for at in kept] for row in made]
+
+
+def places(columns: Columns, *labels: str) -> list[int]:
+    """Where the columns of these labels stand, in the order of the labels."""
+    return [at for name in labels for at, column in enumerate(columns) if column[0] == name]
+
+
+def part_cells(one: Exposure, passes: int) -> Row:
+    """Hidden share, exposed time and its parts, means of a pass. Parts of which nothing is known: null."""
+
+    def mean(ns: int) -> float | None:
+        return ns / passes if passes else None
+
+    nothing_known = bool(one.unknown_ns) and one.unknown_ns == one.exposed_ns
+    parts = [None if nothing_known else mean(ns) for key, ns in one.parts.items() if key != "unknown"]
+    return [one.hidden_ratio, mean(one.exposed_ns), *parts, mean(one.unknown_ns)]

@@ -1,0 +1,243 @@
+"""Plotly figures of context parallelism, for the HTML pages and the dashboard alike. Times are in ms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from sp_profiler.report.context import (
+    Exposure,
+    Family,
+    HopSum,
+    PhaseBalance,
+    exposure,
+    payload_name,
+    phase_place,
+)
+from sp_profiler.report.context_balance_view import even_share
+from sp_profiler.report.figures import MOST_BARS, label, rank_name, stacked_bars, styled, value_axis
+from sp_profiler.report.format import duration, percent, size
+from sp_profiler.report.palette import EXPOSED, KIND, ROLE, TIME, Look, marker
+
+MOST_NAMED = 12
+"""Ranks or ring steps up to which a cell of a map has its value written in it."""
+
+_TRANSFERS = (
+    KIND["communication"],
+    Look("", "#D55E00", "x"),
+    Look("", "#56B4E9", "/"),
+    Look("", "#8C6BB1", "|"),
+)
+_LINE = "#7b8797"  # seen on white and on the dark paper
+_ROW = 190  # pixels of a phase
+
+
+def hops(family: Family) -> go.Figure | None:
+    """Hop by hop, transfer beside the attention that runs meanwhile: medians over ranks, lines from the
+    least to the most. Forward above backward."""
+    drawn = [one for one in family.hop_sums if one.transfer_ns is not None or one.attention_ns is not None]
+    phases = sorted({one.phase for one in drawn}, key=phase_place)
+    if not phases:
+        return None
+    figure = make_subplots(
+        rows=len(phases), cols=1, vertical_spacing=0.2, subplot_titles=[f"<b>{phase}</b>" for phase in phases]
+    )
+    payloads = list(dict.fromkeys(one.payload for one in drawn))
+    numbered = _by_number(drawn)
+    for row, phase in enumerate(phases, 1):
+        sums = [one for one in drawn if one.phase == phase]
+        looks = dict(zip(payloads, _TRANSFERS * len(payloads), strict=False))
+        for payload in payloads:
+            mine = [one for one in sums if one.payload == payload]
+            shown = Look(f"transfer of {payload_name(payload)}", looks[payload].color, looks[payload].pattern)
+            _pairs(figure, shown, mine, "transfer_ns", row, numbered)
+        _pairs(figure, ROLE["attention"], _with_attention(sums), "attention_ns", row, numbered)
+    figure = styled(figure, height=70 + _ROW * len(phases), x_title="")
+    value_axis(figure, "y", "ms")
+    figure.update_xaxes(
+        type="linear" if _by_number(drawn) else "category", showgrid=False, rangemode="normal"
+    )
+    if _by_number(drawn):
+        last = max(one.hop for one in drawn)
+        figure.update_xaxes(tick0=0, dtick=max(1, -(-(last + 1) // 16)), range=[-0.6, last + 0.6])
+        figure.update_xaxes(title={"text": "hop", "standoff": 4, "font": {"size": 12}}, row=len(phases))
+    figure.update_layout(barmode="group", bargap=0.25, margin={"l": 8, "r": 16, "t": 28, "b": 8})
+    figure.update_annotations(x=0, xanchor="left", font={"size": 12})
+    return figure
+
+
+def _by_number(drawn: Sequence[HopSum]) -> bool:
+    """Whether there are several hops of one kind; else each transfer is named by what it sends."""
+    return any(one.hop for one in drawn)
+
+
+def _with_attention(sums: Sequence[HopSum]) -> list[HopSum]:
+    """Of each hop number the first with attention beside it: what else travels then has the same beside."""
+    first: dict[int, HopSum] = {}
+    for one in sums:
+        if one.attention_ns is not None:
+            first.setdefault(one.hop, one)
+    return list(first.values())
+
+
+def _pairs(
+    figure: go.Figure, look: Look, sums: Sequence[HopSum], name: str, row: int, numbered: bool
+) -> None:
+    """A bar for each hop in which this time is known, with its spread over ranks."""
+    known = [one for one in sums if getattr(one, name) is not None]
+    if not known:
+        return
+    values = [[ns for hop in one.hops if (ns := getattr(hop, name)) is not None] for one in known]
+    middles = [getattr(one, name) for one in known]
+    figure.add_bar(
+        x=[one.hop if numbered else payload_name(one.payload) for one in known],
+        y=[ns / 1e6 for ns in middles],
+        name=look.label,
+        marker=marker(look),
+        error_y=_spread(middles, values),
+        hovertext=[
+            _hover(one, look, ns, spread) for one, ns, spread in zip(known, middles, values, strict=True)
+        ],
+        hoverinfo="text",
+        row=row,
+        col=1,
+    )
+
+
+def _spread(middles: Sequence[int], values: Sequence[Sequence[int]]) -> dict[str, Any]:
+    up = [(max(spread) - ns) / 1e6 for ns, spread in zip(middles, values, strict=True)]
+    down = [(ns - min(spread)) / 1e6 for ns, spread in zip(middles, values, strict=True)]
+    if not any(up) and not any(down):
+        return {"visible": False}
+    look = {"thickness": 1, "width": 2, "color": _LINE}
+    return {"type": "data", "symmetric": False, "array": up, "arrayminus": down} | look
+
+
+def _hover(one: HopSum, look: Look, ns: int, spread: Sequence[int]) -> str:
+    lines = [f"{label(one.phase)}, hop {one.hop}", f"{look.label}: {duration(ns)}"]
+    if min(spread) < max(spread):
+        lines[-1] += f" ({duration(min(spread))} to {duration(max(spread))} over {len(spread)} ranks)"
+    lines += [size(one.bytes)] if one.bytes is not None else []
+    hidden = one.exposure.hidden_ratio
+    lines += [f"hidden {percent(hidden)}"] if hidden is not None else []
+    return "<br>".join(lines)
+
+
+def work(found: Sequence[PhaseBalance]) -> go.Figure | None:
+    """Attention of each rank in each ring step, as multiples of an even division: measured, and counted.
+
+    Of several sets of ranks the least even one is drawn.
+    """
+    maps = [drawn for one in found if (drawn := _measured(one)) is not None]
+    maps += [_counted(one) for one in found if one.least_even.scores is not None][:1]
+    if not maps:
+        return None
+    figure = make_subplots(rows=1, cols=len(maps), horizontal_spacing=0.1)
+    most = max(cell for _, z, _, _ in maps for row in z for cell in row if cell is not None)
+    ranks = max(len(z) for _, z, _, _ in maps)
+    for place, (title, z, names, hover) in enumerate(maps, 1):
+        small = len(z) <= MOST_NAMED and len(z[0]) <= MOST_NAMED
+        figure.add_heatmap(
+            z=z,
+            y=names,
+            name=title,
+            coloraxis="coloraxis",
+            xgap=1,
+            ygap=1,
+            hovertext=hover,
+            hoverinfo="text",
+            texttemplate="%{z:.2f}" if small else None,
+            textfont={"size": 11},
+            row=1,
+            col=place,
+        )
+    figure = styled(figure, height=90 + max(150, min(24 * ranks, 420)), x_title="ring step")
+    figure.update_xaxes(rangemode="normal", showgrid=False, dtick=max(1, -(-ranks // 16)), tick0=0)
+    figure.update_layout(
+        coloraxis={
+            "colorscale": "Cividis",
+            "cmin": 0,
+            "cmax": max(most, 1),
+            "colorbar": {
+                "title": {"text": "× even", "font": {"size": 12}},
+                "thickness": 12,
+                "outlinewidth": 0,
+            },
+        },
+        margin={"l": 8, "r": 8, "t": 30, "b": 8},
+    )
+    for place, (title, *_) in enumerate(maps, 1):
+        number = "" if place == 1 else place
+        figure.add_annotation(
+            text=f"<b>{title}</b>", x=0, y=1, xref=f"x{number} domain", yref=f"y{number} domain",
+            xanchor="left", yanchor="bottom", showarrow=False, font={"size": 12}, borderpad=2,
+        )  # fmt: skip
+    return figure
+
+
+_Map = tuple[str, list[list[float | None]], list[str], list[list[str]]]
+"""Title, cells by rank and ring step, names of the ranks, hovers."""
+
+
+def _measured(one: PhaseBalance) -> _Map | None:
+    balance = one.least_even
+    even = even_share(balance)
+    if not even:
+        return None
+    cell = even / max(len(row) for row in balance.work_ns)
+    z = [[None if ns is None else ns / cell for ns in row] for row in balance.work_ns]
+    names = [rank_name(rank) for rank in balance.ranks]
+    hover = [
+        [f"{name}, ring step {step}<br>{duration(ns)} of attention" for step, ns in enumerate(row)]
+        for name, row in zip(names, balance.work_ns, strict=True)
+    ]
+    return f"{label(one.phase)}, measured", z, names, hover
+
+
+def _counted(one: PhaseBalance) -> _Map:
+    balance = one.least_even
+    scores = balance.scores or []
+    cell = sum(map(sum, scores)) / sum(map(len, scores))
+    names = [rank_name(rank) for rank in balance.ranks]
+    hover = [
+        [
+            f"{name}, ring step {step}<br>{count:,} scores".replace(",", "\u202f")
+            for step, count in enumerate(row)
+        ]
+        for name, row in zip(names, scores, strict=True)
+    ]
+    return "by counting", [[count / cell for count in row] for row in scores], names, hover
+
+
+def exposed(kinds: Sequence[Family], windows: int, per: str) -> go.Figure | None:
+    """One bar per rank: what keeps its hops exposed. `windows`: what a rank's mean is taken over."""
+    by_rank: dict[int | None, list[Any]] = {}
+    for family in kinds:
+        for hop in family.hops:
+            by_rank.setdefault(hop.rank, []).append(hop)
+    sums = {rank: exposure(mine) for rank, mine in by_rank.items()}
+    most = sorted(sums, key=lambda rank: -sums[rank].exposed_ns)[:MOST_BARS]
+    drawn = sorted(most, key=lambda rank: -1 if rank is None else rank)
+    if not any(sums[rank].exposed_ns for rank in drawn):
+        return None
+    parts = [(look, [sums[rank].parts[key] / windows for rank in drawn]) for key, look in EXPOSED.items()]
+    whole = [sums[rank].exposed_ns / windows for rank in drawn]
+    names = [rank_name(rank) for rank in drawn]
+    return stacked_bars(names, parts, whole, unit=1e6, text=duration, x_title=f"ms exposed{per}")
+
+
+def by_run(names: Sequence[str], sums: Sequence[Exposure], windows: Sequence[int]) -> go.Figure:
+    """Runs beside each other: how much of the time in hops or all-to-alls is hidden, and what the rest is."""
+    counts = [max(count, 1) for count in windows]
+
+    def means(values: Sequence[int]) -> list[float]:
+        return [value / count for value, count in zip(values, counts, strict=True)]
+
+    hidden = Look("hidden", TIME["overlapped"].color, TIME["overlapped"].pattern)
+    parts = [(hidden, means([one.hidden_ns for one in sums]))]
+    parts += [(look, means([one.parts[key] for one in sums])) for key, look in EXPOSED.items()]
+    whole = means([one.hidden_ns + one.exposed_ns for one in sums])
+    return stacked_bars(names, parts, whole, unit=1e6, text=duration, x_title="ms per step and rank")
