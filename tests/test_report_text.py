@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from report_helpers import HOSTILE, make_report
@@ -13,7 +14,8 @@ from test_report_html import hostile_report
 
 from sp_profiler.report import html, markdown, terminal
 from sp_profiler.report.compare_table import compare_table, ordered, run_label
-from sp_profiler.report.model import Report
+from sp_profiler.report.format import milliseconds
+from sp_profiler.report.model import Report, windows_of
 
 
 def printed(report: Report, width: int = 120, *, is_terminal: bool = False, several: bool = False) -> str:
@@ -113,6 +115,52 @@ def test_recompute_is_part_of_a_runs_name(schedule: dict[str, str], label: str) 
     again = replace(plain, run=replace(plain.run, workload={**schedule, "recompute": "selective"}))
     assert run_label(again) == label
     assert ordered([again, plain]) == [plain, again]
+
+
+@pytest.mark.parametrize(
+    ("workload", "label"),
+    [
+        ({"mode": "ring", "layout": "zigzag", "comm": "async"}, "Ring zigzag async"),
+        (
+            {"mode": "usp", "ulysses": 2, "layout": "striped", "comm": "sync", "tp": 2, "inside": "sp"},
+            "USP 2 striped sync, SP 2",
+        ),
+        ({"mode": "ulysses", "comm": "async", "causal": False}, "Ulysses async, no mask"),
+        (
+            {"mode": "rsa", "layout": "contiguous", "comm": "sync", "attention_only": True, "tp": 1},
+            "Ring self-attention contiguous sync, attention only",
+        ),
+        ({"mode": "ring", "layout": "zigzag", "recompute": "full"}, "Ring zigzag, full recompute"),
+    ],
+)
+def test_context_parallelism_is_called_by_scheme_and_layout(workload: dict[str, Any], label: str) -> None:
+    plain = make_report()
+    assert run_label(replace(plain, run=replace(plain.run, workload=workload))) == label
+
+
+def test_a_table_of_rings_tells_what_is_under_attention_and_nothing_of_wgrad() -> None:
+    def ring(layout: str, comm: str) -> Report:
+        made = make_report(comm=comm)
+        workload = {"mode": "ring", "layout": layout, "comm": comm}
+        totals = replace(
+            made.totals, dgrad_comm_ns=0, overlapped_by_role_ns={"attention": 6_000_000, "other": 1}
+        )
+        return replace(made, run=replace(made.run, workload=workload), totals=totals)
+
+    runs = [ring("contiguous", "async"), ring("zigzag", "async"), ring("zigzag", "sync")]
+    table = compare_table(runs)
+    assert [name for name, _ in table.rows] == [
+        "Ring zigzag sync",
+        "Ring zigzag async",
+        "Ring contiguous async",
+    ]
+    labels = [column.label for column in table.columns]
+    assert not {"dgrad comm", "under wgrad", "wgrad hides"} & set(labels)
+    windows = windows_of(runs[0])
+    assert {cells[labels.index("under attention")] for _, cells in table.rows} == {
+        milliseconds(6_000_000 / windows)
+    }
+    assert "under attention" not in [column.label for column in compare_table([make_report()]).columns]
 
 
 def table_rows(text: str) -> list[list[str]]:

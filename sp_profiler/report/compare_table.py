@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sp_profiler.report.format import milliseconds, percent
 from sp_profiler.report.model import Report, by_step, windows_of
@@ -31,17 +32,16 @@ _NS = (
     ("comm", "comm_ns"),
     ("overlapped", "overlapped_ns"),
     ("exposed", "exposed_ns"),
-    ("dgrad comm", "dgrad_comm_ns"),
-    ("under wgrad", "wgrad_overlapped_ns"),
 )
-_RATIOS = (
-    ("wgrad hides", "of dgrad comm", "wgrad_overlap_ratio"),
-    ("hidden", "of all hideable", "hidden_of_hideable"),
-)
+_UNDER_WGRAD_NS = (("dgrad comm", "dgrad_comm_ns"), ("under wgrad", "wgrad_overlapped_ns"))
+_UNDER_WGRAD = ("wgrad hides", "of dgrad comm", "wgrad_overlap_ratio")
+_UNDER_ATTENTION = ("under attention", "ms", "totals.overlapped_by_role_ns.attention")
+_HIDDEN = ("hidden", "of all hideable", "hidden_of_hideable")
 
-
+CONTEXT_MODES = ("ring", "rsa", "ulysses", "usp")
 _ORDER = {
-    "mode": ("ddp", "tp", "sp"),
+    "mode": ("ddp", "tp", "sp", *CONTEXT_MODES),
+    "layout": ("zigzag", "striped", "contiguous"),
     "save": ("full", "shard"),
     "comm": ("sync", "async"),
     "recompute": ("none", "selective", "full"),
@@ -63,11 +63,18 @@ def ordered(reports: Sequence[Report]) -> list[Report]:
 
 
 def compare_table(reports: Sequence[Report]) -> CompareTable:
-    """One row per run; times in ms, means per step and rank; of the whole trace in runs without steps."""
-    columns: list[tuple[CompareColumn, Callable[[Report], str]]] = []
-    for text, name in _NS:
-        columns.append((CompareColumn(text, "ms", f"totals.{name}"), _mean(name)))
-    for text, unit, name in _RATIOS:
+    """One row per run; times in ms, means per step and rank; of the whole trace in runs without steps.
+
+    What is under wgrad is told where any run has communication of gradients of activations, what is under
+    attention where any run divides the sequence.
+    """
+    has_dgrad = any(report.totals.dgrad_comm_ns != 0 for report in reports)
+    has_context = any((report.run.workload or {}).get("mode") in CONTEXT_MODES for report in reports)
+    times = (*_NS, *(_UNDER_WGRAD_NS if has_dgrad else ()))
+    columns = [(CompareColumn(text, "ms", f"totals.{name}"), _mean(name)) for text, name in times]
+    if has_context:
+        columns.append((CompareColumn(*_UNDER_ATTENTION), _mean_under_attention))
+    for text, unit, name in (*((_UNDER_WGRAD,) if has_dgrad else ()), _HIDDEN):
         columns.append((CompareColumn(text, unit, f"totals.{name}"), _ratio(name)))
     whole = {id(report) for report in reports if not by_step(report) and report.totals.window_ns is not None}
     is_mixed = len(whole) < sum(report.totals.window_ns is not None for report in reports)
@@ -96,6 +103,12 @@ def _mean(name: str) -> Callable[[Report], str]:
     return cell
 
 
+def _mean_under_attention(report: Report) -> str:
+    totals = report.totals
+    value = None if totals.comm_ns is None else totals.overlapped_by_role_ns.get("attention", 0)
+    return milliseconds(None if value is None else value / windows_of(report))
+
+
 def _ratio(name: str) -> Callable[[Report], str]:
     def cell(report: Report) -> str:
         value = getattr(report.totals, name)
@@ -117,4 +130,23 @@ def run_label(report: Report) -> str:
         return f"TP {comm}{again}"
     if mode == "ddp":
         return f"DDP{again}"
+    if mode in CONTEXT_MODES:
+        return _context_label(workload) + again
     return report.run.name
+
+
+def _context_label(workload: dict[str, Any]) -> str:
+    """`Ring zigzag async`, `USP 2 striped sync, SP 2, no mask, attention only`."""
+    names = {"ring": "Ring", "rsa": "Ring self-attention", "ulysses": "Ulysses", "usp": "USP"}
+    words = [
+        names[str(workload["mode"])],
+        workload.get("ulysses"),
+        workload.get("layout"),
+        workload.get("comm"),
+    ]
+    label = " ".join(str(word) for word in words if word)
+    parts = workload.get("tp") or 1
+    if parts > 1:
+        label += f", {str(workload.get('inside') or 'tp').upper()} {parts}"
+    label += "" if workload.get("causal", True) else ", no mask"
+    return label + (", attention only" if workload.get("attention_only") else "")
