@@ -27,6 +27,7 @@ from sp_profiler.theory.korthikanti import (
     korthikanti,
     layer_terms,
     model_bytes,
+    saved_terms,
     selective_bytes,
     sequence_parallel_bytes,
     single_device_bytes,
@@ -183,3 +184,57 @@ def test_what_there_is_no_equation_for() -> None:
         equation("pp", SIZES)
     with pytest.raises(ValueError, match="partly"):
         equation("tp", SIZES, recompute="partly")
+
+
+FACTS = LayerSizes(sequence=8192, micro_batch=4, hidden=4096, heads=32, ranks=8)
+
+
+def kept(scheme: str, attention: str, context_ranks: int = 1, sizes: LayerSizes = FACTS) -> Fraction:
+    return sum(
+        saved_terms(sizes, scheme=scheme, attention=attention, context_ranks=context_ranks).values(),
+        Fraction(0),
+    )
+
+
+def test_terms_of_every_scheme_sum_to_its_equation() -> None:
+    for scheme in ("none", "tp", "sp"):
+        for attention, recompute in (("scores", "none"), ("recomputed", "selective")):
+            sizes = {"sequence": 8192, "micro_batch": 4, "hidden": 4096, "heads": 32, "ranks": 8}
+            assert kept(scheme, attention) == korthikanti(scheme, recompute=recompute, **sizes)
+    with pytest.raises(ValueError, match="for scheme 'pp'"):
+        saved_terms(FACTS, scheme="pp")
+    with pytest.raises(ValueError, match="for attention 'linear'"):
+        saved_terms(FACTS, scheme="tp", attention="linear")
+
+
+def test_sp_saves_a_sixth_over_tp_and_two_thirds_with_selective_recompute() -> None:
+    """FACTS, section 3: not 7/8."""
+    assert 1 - float(kept("sp", "scores") / kept("tp", "scores")) == pytest.approx(0.165, abs=5e-4)
+    saved = 1 - float(kept("sp", "recomputed") / kept("tp", "recomputed"))
+    assert saved == pytest.approx(0.67, abs=5e-3)
+
+
+def test_flash_keeps_four_bytes_a_query_and_context_parallelism_divides_all() -> None:
+    sbh, queries = FACTS.sbh, 8192 * 4 * 32
+    assert kept("none", "flash") == 34 * sbh + 4 * queries
+    for p in (2, 16):
+        for scheme in ("none", "tp", "sp"):
+            for attention in ("scores", "recomputed", "flash"):
+                assert kept(scheme, attention, p) * p == kept(scheme, attention)
+
+
+def test_fewer_key_value_heads_take_4_of_the_34() -> None:
+    grouped = LayerSizes(sequence=8192, micro_batch=4, hidden=4096, heads=32, ranks=8, kv_heads=8)
+    assert single_device_bytes(FACTS) - single_device_bytes(grouped) == 4 * FACTS.sbh * Fraction(3, 4)
+    assert sum(layer_terms(grouped).values()) == single_device_bytes(grouped)
+    assert kept("tp", "scores", sizes=grouped) == tensor_parallel_bytes(grouped)
+    assert kept("tp", "recomputed", sizes=grouped) == FACTS.sbh * (10 + Fraction(21, 8))
+    assert kept("sp", "scores", sizes=grouped) == sequence_parallel_bytes(grouped)
+    assert kept("sp", "recomputed", sizes=grouped) == selective_bytes(grouped) == FACTS.sbh * Fraction(31, 8)
+
+
+def test_in_fp32_all_but_the_masks_is_twice_as_large() -> None:
+    half, single = (saved_terms(FACTS, scheme="sp", element_bytes=width) for width in (2, 4))
+    masks = {"softmax-dropout-mask", "attention-dropout-mask", "mlp-dropout-mask"}
+    assert {term for term in half if single[term] == half[term]} == masks
+    assert all(single[term] == 2 * half[term] for term in half.keys() - masks)
