@@ -31,12 +31,14 @@ escaped too, because the trace writer of some torch versions leaves them bare in
 
 from __future__ import annotations
 
+import re
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from urllib.parse import unquote
 
 PREFIX = "sp::"
+_RESERVED = re.compile(r'[\x00-\x1f\x7f"%=\\|]')
 COMPUTE_RANGES = ("fwd", "dgrad", "wgrad", "attention", "recompute", "optimizer")
 RANGES = (*COMPUTE_RANGES, "comm", "wait")
 PURPOSES = (
@@ -101,7 +103,8 @@ class Range:
 
 def _escape(value: object) -> str:
     text = str(int(value)) if isinstance(value, bool) else str(value)
-    return "".join(f"%{ord(c):02X}" if c in '|=%"\\' or not 32 <= ord(c) != 127 else c for c in text)
+    # Called for every range of every step; hardly any value holds one.
+    return _RESERVED.sub(lambda found: f"%{ord(found[0]):02X}", text) if _RESERVED.search(text) else text
 
 
 def format_range(what: str, **fields: object) -> str:
