@@ -30,6 +30,7 @@ def event_text(
 
 def decode_bytes(folder: Path, data: bytes, *, name: str = "rank0.json", **options) -> Trace:
     path = folder / name
+    path.unlink(missing_ok=True)  # ext4 writes a file that is overwritten to the disk at once
     path.write_bytes(data)
     return decode_trace(str(path), **options)
 
