@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from sp_profiler.classify.batches import Batch, Batches
 from sp_profiler.classify.collectives import (
     SEND_RECV,
     annotated_peers,
@@ -122,6 +123,8 @@ def classify_device(context: Context) -> tuple[Activities, tuple[Collective, ...
     unknown = np.zeros(len(rows), dtype=np.bool_)
     unknown[computes] = role[computes] == Role.UNKNOWN
     _note_unknown(context, unknown & device.flag("is_compiled"), unknown & replayed)
+    by_name = device.flag("is_attention_backward") & (role == Role.ATTENTION)
+    phase = np.where(by_name & (phase != Phase.OPTIMIZER), np.int8(Phase.BACKWARD), phase)
     # An optimizer's kernel known by its name alone runs in the optimizer, wherever it was called from.
     phase = np.where((role == Role.OPTIMIZER) & (phase != Phase.BACKWARD), np.int8(Phase.OPTIMIZER), phase)
 
@@ -178,6 +181,7 @@ def _collectives(
     nccl = is_range & context.trace.strings.match(name, lambda text: text.startswith("nccl:"))
     nearest_nccl = links.through(nest.nearest(nccl))
     nearest_comm = links.through(context.annotations.innermost_comm)
+    batches = Batches(context, links.launch[activities.collective != NONE])
     found: list[Collective] = []
     for activity in np.flatnonzero(activities.collective != NONE).tolist():
         own = int(events.collective[device.rows[activity]])
@@ -187,6 +191,10 @@ def _collectives(
                 if nearest_args[activity] != NONE
                 else -1
             )
+        fact, launch = device.facts[device.fact[activity]], int(links.launch[activity])
+        args = context.trace.collectives[own] if own >= 0 else None
+        sends = unified_op(args.name) if args is not None else fact.op
+        batch = batches.of(launch) if launch != NONE and sends in (SEND_RECV, None) else None
         comm = int(nearest_comm[activity])
         annotation = context.annotations.range_at(comm) if comm != NONE else None
         stated = annotated_phase(annotation)
@@ -197,9 +205,10 @@ def _collectives(
                 context,
                 activities,
                 activity,
-                device.facts[device.fact[activity]],
-                context.trace.collectives[own] if own >= 0 else None,
+                fact,
+                args if batch is None else batch.args,
                 annotation,
+                batch,
                 _Launch(comm, int(nearest_nccl[activity]), int(links.launch_row[activity])),
             )
         )
@@ -222,6 +231,7 @@ def _describe(
     fact: KernelFacts,
     args: CollectiveArgs | None,
     annotation: Range | None,
+    batch: Batch | None,
     launch: _Launch,
 ) -> Collective:
     metadata = context.trace.metadata
@@ -230,6 +240,7 @@ def _describe(
     size = group.size if group is not None else None
     op = unified_op(args.name) if args is not None else None
     nbytes = collective_bytes(op, args, size) if args is not None else None
+    nbytes = batch.bytes if batch is not None else nbytes
     dtype = dtype_name(args.dtype) if args is not None else None
     if annotation is not None:
         op = op or unified_op(fields.get("op"))
@@ -252,9 +263,13 @@ def _describe(
             wait = context.waits.of_metadata(args.group_name, args.seq, launch_ns)
     module, layer = int(activities.module[activity]), int(activities.layer[activity])
     source, target = ends_of(op, args, metadata.rank, group.ranks if group is not None else ())
-    if annotation is not None and source is None and target is None:
+    if batch is not None:
+        source, target = batch.source, batch.target
+    elif annotation is not None and source is None and target is None:
         source, target = annotation.source, annotation.target
-    peers = peers_of(op, args, metadata.rank)
+    peers = batch.peers if batch is not None else peers_of(op, args, metadata.rank)
+    if op == "all_to_all" and source is not None and target is not None and _is_even(args):
+        op, peers = SEND_RECV, tuple(sorted({source, target}))  # NCCL leaves out what is empty
     return Collective(
         activity=activity,
         op=op or fact.op,
@@ -279,6 +294,11 @@ def _describe(
         source=source,
         target=target,
     )
+
+
+def _is_even(args: CollectiveArgs | None) -> bool:
+    """A shift gives as much as it takes; what experts exchange hardly ever does."""
+    return args is not None and args.in_elements == args.out_elements
 
 
 def _by_nccl_range(

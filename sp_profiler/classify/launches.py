@@ -14,6 +14,7 @@ import numpy as np
 from sp_profiler.classify.collectives import SEND_RECV
 from sp_profiler.classify.context import Context
 from sp_profiler.classify.nodes import is_built_in_node, node_name
+from sp_profiler.classify.rings import Pass, carried
 from sp_profiler.classify.shapes import Product, product_of
 from sp_profiler.classify.tables import Activities, Collective, Kind, Phase, Role
 from sp_profiler.record.annotate import PREFIX
@@ -76,7 +77,7 @@ class Launches:
     with_experts: Bool  # inside something named after experts
     after_router: Bool  # a top-k ran since the last attention
     _collectives: Sequence[Collective]
-    _rings: dict[tuple[str | None, bool], set[tuple[str | None, int | None]]]
+    rotated: Sequence[str | None]  # of a ring's hop in backward: kv or dkv, where that is certain
     _in_node: dict[int, list[int]]  # collectives of each node, in order of launch
     _node_names: Sequence[str]
     _products: Sequence[tuple[Product | None, Product | None]]
@@ -104,13 +105,6 @@ class Launches:
     def _same_group(self, j: int, collective: Collective) -> bool:
         other = self._collectives[j].group
         return other is None or collective.group is None or other.key == collective.group.key
-
-    def ring_sizes(
-        self, collective: Collective, *, backward: bool = False
-    ) -> set[tuple[str | None, int | None]]:
-        """Types and sizes of the sends and receives of this group in one direction."""
-        key = collective.group.key if collective.group is not None else None
-        return self._rings.get((key, backward), set())
 
     def beside_product(self, i: int, elements: int, *, gathers: bool) -> bool:
         """Whether the GEMM before it gives so many elements; of a gather: the one after takes them."""
@@ -149,10 +143,13 @@ def launches_of(
         operator > inner
     )
     wrapped = np.array([bool(_WRAPPERS.search(node_name(t))) for t in text], dtype=np.bool_)
-    backward = (inner != NONE) & ~again
     beside = _Beside(context, activities, through)
+    launch_ns = activities.launch_ns[rows]
+    backward = ((inner != NONE) & ~again) | ((inner == NONE) & beside.backward(launch_ns))
+    sequence = np.append(events.sequence[nest.row], NONE)[np.maximum(function, inner)]
+    within = np.where(backward, node, NONE)
     optimizer = through(phases.optimizer)[rows]
-    with_gemms = _with_gemms(activities, np.where(backward, node, NONE), rows, beside)
+    with_gemms = _with_gemms(activities, within, rows, beside)
     experts = nearest(lambda t: name_kind(t) == "expert") != NONE
     accumulation = nearest(lambda t: bool(_ACCUMULATION.search(t)))
     return Launches(
@@ -162,29 +159,29 @@ def launches_of(
         in_attention=(through(context.attention)[rows] != NONE)
         # Operators only: a user's range "attention" holds the projections too.
         | (nearest(lambda t: bool(_CONTEXT.search(t)), operators) != NONE),
-        in_node=backward & custom & ~wrapped,
+        in_node=(inner != NONE) & ~again & custom & ~wrapped,
         in_function=(function != NONE) & (function > inner),
         in_backward=backward,
         with_gemms=with_gemms,
-        attention_before=beside.attention(activities.launch_ns[rows], before=True),
-        attention_after=beside.attention(activities.launch_ns[rows], before=False),
-        before=beside.stage(activities.launch_ns[rows], before=True),
-        after=beside.stage(activities.launch_ns[rows], before=False),
+        attention_before=beside.attention(launch_ns, before=True),
+        attention_after=beside.attention(launch_ns, before=False),
+        before=beside.stage(launch_ns, before=True),
+        after=beside.stage(launch_ns, before=False),
         _kinds=[
             name_kind(_name_at(context, p)) if p != NONE and p >= f and (p >= n or a) else None
             for p, f, n, a in zip(
                 known.tolist(), function.tolist(), inner.tolist(), again.tolist(), strict=True
             )
         ],
-        _node=np.where(backward, node, NONE),
-        sequence=np.append(events.sequence[nest.row], NONE)[np.maximum(function, inner)],
+        _node=within,
+        sequence=sequence,
         with_experts=experts,
-        after_router=beside.after_router(activities.launch_ns[rows]),
+        after_router=beside.after_router(launch_ns),
         _collectives=collectives,
-        _rings=_rings(collectives, backward),
-        _in_node=_grouped(np.where(backward, node, NONE), activities.launch_ns[rows]),
+        rotated=_rotated(collectives, backward, activities.node[rows], sequence, launch_ns, beside),
+        _in_node=_grouped(within, launch_ns),
         _node_names=[node_name(t) for t in text],
-        _products=beside.products(activities.launch_ns[rows]),
+        _products=beside.products(launch_ns),
     )
 
 
@@ -205,14 +202,40 @@ def _functions(context: Context, calls: Bool) -> Bool:
     )
 
 
-def _rings(
-    collectives: Sequence[Collective], backward: Bool
-) -> dict[tuple[str | None, bool], set[tuple[str | None, int | None]]]:
-    found: dict[tuple[str | None, bool], set[tuple[str | None, int | None]]] = defaultdict(set)
-    for collective, is_backward in zip(collectives, backward.tolist(), strict=True):
-        if collective.op == SEND_RECV:
-            key = collective.group.key if collective.group is not None else None
-            found[key, is_backward].add((collective.dtype, collective.bytes))
+def _rotated(
+    collectives: Sequence[Collective],
+    backward: Bool,
+    node: Int64,
+    sequence: Int64,
+    launch_ns: Int64,
+    beside: _Beside,
+) -> list[str | None]:
+    """What each send and receive of backward carries, were it a ring's (see `rings`)."""
+    order = np.argsort(launch_ns, kind="stable").tolist()
+    sends = [i for i in order if collectives[i].op == SEND_RECV]
+    sizes: dict[tuple[str | None, bool], set[tuple[str | None, int | None]]] = defaultdict(set)
+    passes: dict[tuple[str | None, int], list[int]] = defaultdict(list)
+    forward: dict[tuple[str | None, int], list[int]] = defaultdict(list)
+    for i in sends:
+        group = collectives[i].group
+        key, is_backward = group.key if group is not None else None, bool(backward[i])
+        sizes[key, is_backward].add((collectives[i].dtype, collectives[i].bytes))
+        (passes if is_backward else forward)[key, int((node if is_backward else sequence)[i])].append(i)
+    found: list[str | None] = [None] * len(collectives)
+
+    def size_of(i: int) -> tuple[str | None, int | None]:
+        return collectives[i].dtype, collectives[i].bytes
+
+    for (key, at), mine in passes.items():
+        number = int(sequence[mine[0]])
+        first = beside.first_attention(at)
+        one = Pass(
+            [size_of(i) for i in mine],
+            sum(int(launch_ns[i]) < first for i in mine) if first != NONE else 0,
+            [size_of(i) for i in forward.get((key, number), [])] if number != NONE else [],
+        )
+        for i, purpose in zip(mine, carried(one, sizes[key, False], sizes[key, True]), strict=True):
+            found[i] = purpose
     return found
 
 
@@ -245,13 +268,19 @@ class _Beside:
         named = context.trace.strings.match(events.name[nest.row], lambda text: text == "aten::topk")
         self._routers = np.sort(events.start_ns[nest.row[named]])
         self._attention_ns = self._launch[self._attention]
+        # Backward by the kernel's name alone: the file holds no node around it.
+        self._backward = self._attention & (activities.phase[order] == Phase.BACKWARD)
+        self._backward &= activities.node[order] == NONE
+        inside = order[self._attention & (activities.node[order] != NONE)]
+        nodes, first = np.unique(activities.node[inside], return_index=True)  # in order of launch
+        self._first = dict(zip(nodes.tolist(), activities.launch_ns[inside[first]].tolist(), strict=True))
         forward = order[(activities.phase[order] == Phase.FORWARD)]
-        nodes = np.unique(phases.node[phases.node != NONE])
+        starts = np.unique(phases.node[phases.node != NONE])
         optimizers = np.unique(phases.optimizer[phases.optimizer != NONE])
         start = events.start_ns[nest.row]
         times = [
             (activities.launch_ns[forward], "forward"),
-            (start[nodes], "backward"),
+            (start[starts], "backward"),
             (start[optimizers], "optimizer"),
         ]
         stages = sorted((ns, stage) for column, stage in times for ns in np.unique(column).tolist())
@@ -259,10 +288,23 @@ class _Beside:
         self._stages = [stage for _, stage in stages]
 
     def attention(self, launch_ns: Int64, *, before: bool) -> Bool:
+        return self._next_to(self._attention, launch_ns, before=before)
+
+    def backward(self, launch_ns: Int64) -> Bool:
+        """Whether attention beside it is backward by its name alone."""
+        return self._next_to(self._backward, launch_ns, before=True) | self._next_to(
+            self._backward, launch_ns, before=False
+        )
+
+    def first_attention(self, node: int) -> int:
+        """When the first attention in the node with this event row was launched; NONE without any."""
+        return self._first.get(node, NONE)
+
+    def _next_to(self, what: Bool, launch_ns: Int64, *, before: bool) -> Bool:
         at = np.searchsorted(self._launch, launch_ns, side="left") - before
         inside = (at >= 0) & (at < len(self._launch)) & (launch_ns != NONE)
         found = np.zeros(len(launch_ns), dtype=np.bool_)
-        found[inside] = self._attention[at[inside]]
+        found[inside] = what[at[inside]]
         return found
 
     def after_router(self, launch_ns: Int64) -> Bool:

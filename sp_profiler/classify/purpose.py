@@ -83,14 +83,18 @@ def with_purposes(
 ) -> tuple[Collective, ...]:
     """The collectives with the purposes that no annotation states.
 
-    `through` gathers answers of `Nest.nearest` at the launch of each activity. The phase of a reduction
-    between backward and the optimizer's step is corrected in `activities`: it stands outside both.
+    `through` gathers answers of `Nest.nearest` at the launch of each activity. Two phases are corrected in
+    `activities`: of a reduction between backward and the optimizer's step, which stands outside both, and of
+    what lies beside attention that is backward by its kernel's name alone.
     """
     open_ = [i for i, collective in enumerate(collectives) if collective.purpose == UNKNOWN_PURPOSE]
     if not open_:
         return collectives
     launches = launches_of(context, activities, collectives, through)
     decided = list(collectives)
+    rows = np.array([collective.activity for collective in collectives], np.int64)
+    late = rows[launches.in_backward & (activities.phase[rows] == Phase.FORWARD)]
+    activities.phase[late] = Phase.BACKWARD  # beside attention that is backward by name
     for i in open_:
         name = context.trace.strings[int(activities.name[collectives[i].activity])] or ""
         found = _decide(_Asked(i, collectives[i], name), launches)
@@ -99,7 +103,7 @@ def with_purposes(
             if found[1] == "after-backward":
                 activities.phase[collectives[i].activity] = Phase.OPTIMIZER
     _by_peers(decided, launches)
-    phases = activities.phase[[collective.activity for collective in collectives]]
+    phases = activities.phase[rows]
     return _by_groups(decided, phases)
 
 
@@ -187,24 +191,13 @@ def _by_attention(asked: _Asked, at: Launches) -> Decision | None:
         return None  # the node or function of a linear
     backward = bool(at.in_backward[i])
     if asked.op == SEND_RECV and (inside or at.attention_before[i] or at.attention_after[i]):
-        return _rotated(asked, at) if backward else ("kv", rule)
+        carried = at.rotated[i] if backward else "kv"
+        return None if carried is None else (carried, rule)
     if asked.gathers and (inside or at.attention_after[i]):
         return "kv", rule
     if asked.op == "reduce_scatter" and backward and (inside or at.attention_before[i]):
         return "dkv", rule
     return None
-
-
-def _rotated(asked: _Asked, at: Launches) -> Decision | None:
-    """K, V or their gradients? Told apart where those are larger or of another type than K, V in forward.
-
-    A ring's backward passes both around; of equal ones nobody knows which is which.
-    """
-    mine = (asked.collective.dtype, asked.collective.bytes)
-    sizes = at.ring_sizes(asked.collective)
-    if not sizes or len(at.ring_sizes(asked.collective, backward=True)) < 2:
-        return None
-    return ("kv" if mine in sizes else "dkv"), "attention"
 
 
 def _by_router(asked: _Asked, at: Launches) -> Decision | None:
@@ -313,6 +306,7 @@ class _GroupUse:
     def __init__(self, collectives: Sequence[Collective], phases: np.ndarray) -> None:
         self.purposes: dict[str, Counter[str]] = defaultdict(Counter)
         self.by_op: dict[tuple[str, str | None], set[str]] = defaultdict(set)
+        self.by_size: dict[tuple[str, str | None, str | None, int | None], set[str]] = defaultdict(set)
         self.in_forward: set[str] = set()
         behind = (int(Phase.BACKWARD), int(Phase.OPTIMIZER))
         for collective, phase in zip(collectives, phases.tolist(), strict=True):
@@ -322,11 +316,16 @@ class _GroupUse:
             self.purposes[key][collective.purpose] += 1
             if collective.purpose != UNKNOWN_PURPOSE:
                 self.by_op[key, collective.op].add(collective.purpose)
+                self.by_size[key, *_size(collective)].add(collective.purpose)
             if phase not in behind and collective.purpose != "other":
                 self.in_forward.add(key)
 
     def carries(self, key: str, purposes: tuple[str, ...]) -> bool:
         return any(self.purposes[key][purpose] for purpose in purposes)
+
+
+def _size(collective: Collective) -> tuple[str | None, str | None, int | None]:
+    return collective.op, collective.dtype, collective.bytes
 
 
 def _named_kind(collective: Collective) -> str | None:
@@ -377,8 +376,9 @@ def _by_group_use(collective: Collective, phase: Phase, use: _GroupUse) -> str |
     key = collective.group.key
     elements = _elements(collective)
     same = use.by_op[key, collective.op]
-    if len(same) == 1 and phase == Phase.UNKNOWN and elements is not None and elements > _SCALARS:
-        return next(iter(same))  # launched before the window: as all others of its kind
+    alike = use.by_size[key, *_size(collective)] if collective.op == SEND_RECV else same
+    if len(alike) == 1 and phase == Phase.UNKNOWN and elements is not None and elements > _SCALARS:
+        return next(iter(alike))  # launched before the window: as all others of its kind
     if collective.op == "all_to_all":
         return next(iter(same)) if len(same) == 1 else None
     if use.carries(key, _TENSOR):
