@@ -312,3 +312,41 @@ reduce-scattered."""
 def ring_self_attention_score_bytes(sizes: RingSizes) -> int:
     """What ring self-attention keeps besides, because its softmax sees whole rows: e B a (S/p) S."""
     return sizes.element_bytes * sizes.micro_batch * sizes.heads * sizes.tokens * sizes.seq_len
+
+
+def ring_scores(layout: str, *, ranks: int, tokens: int, causal: bool) -> tuple[tuple[int, ...], ...]:
+    """Scores that rank i computes in step s of a ring, with the keys of rank i - s: [i][s].
+
+    Of one head and sequence; p = `ranks`, n = `tokens` of one rank. Step 0 is the own block, with n(n+1)/2
+    scores under a causal mask (zigzag: the same). Later: contiguous n^2 where the keys' rank comes earlier,
+    else none; zigzag, with chunks i and 2p-1-i of 2p, half of n^2 always; striped, with every p-th token,
+    n(n+1)/2 where it comes earlier, else n(n-1)/2. Raises ValueError for another layout, and for zigzag
+    with an odd number of tokens.
+    """
+    n, p = tokens, ranks
+    if layout not in ("contiguous", "zigzag", "striped"):
+        raise ValueError(f"no layout '{layout}', only contiguous, zigzag and striped")
+    if layout == "zigzag" and n % 2:
+        raise ValueError(f"{n} tokens of a rank are no two chunks")
+    if not causal:
+        return ((n * n,) * p,) * p
+    own = n * (n + 1) // 2
+    earlier, later = {
+        "contiguous": (n * n, 0),
+        "zigzag": (n * n // 2, n * n // 2),
+        "striped": (own, n * (n - 1) // 2),
+    }[layout]
+    return tuple((own, *(earlier if step <= i else later for step in range(1, p))) for i in range(p))
+
+
+def score_balance(scores: Sequence[Sequence[int]]) -> Fraction:
+    """Ideal time over that of a ring whose every step waits for its slowest rank; `scores` are [i][s]."""
+    slowest = sum(max(step) for step in zip(*scores, strict=True))
+    return Fraction(sum(map(sum, scores)), len(scores) * slowest)
+
+
+def limit_balance(layout: str, *, ranks: int, causal: bool) -> Fraction:
+    """`causal_balance` of an endless sequence: p/(2p-1) contiguous, else 1; without a mask always 1."""
+    if causal and layout == "contiguous":
+        return Fraction(ranks, 2 * ranks - 1)
+    return Fraction(1)
