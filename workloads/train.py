@@ -341,15 +341,21 @@ def run_rank(config: WorkloadConfig, backend: str, *, saved_tensors: bool) -> No
         raise UsageError(f"the configuration is for {config.ranks} ranks, but {world_size} were started")
     backend, device = choose_device(backend, int(os.environ["LOCAL_RANK"]))
     with process_group(backend, device):
-        groups = groups_for(config)
-        saved = measured(config, groups, device) if folder and saved_tensors else None
-        result = {**train(config, groups, device, profile_for(config)), "saved_tensors": saved}
-        losses = result["losses"] or ()
-        bad = [i for i, loss in enumerate(losses) if loss != loss or abs(loss) == float("inf")]
-        if bad:
-            raise WorkloadError(f"rank {result['rank']}: the loss of step {bad[0]} is not finite")
+        result = run_workload(config, device, saved_tensors=saved_tensors and bool(folder))
     if folder:
         write_result(result, folder)
+
+
+def run_workload(config: WorkloadConfig, device: torch.device, *, saved_tensors: bool) -> dict[str, Any]:
+    """What a rank does in a world that exists: its groups, its steps, its result."""
+    groups = groups_for(config)
+    saved = measured(config, groups, device) if saved_tensors else None
+    result = {**train(config, groups, device, profile_for(config)), "saved_tensors": saved}
+    losses = result["losses"] or ()
+    bad = [i for i, loss in enumerate(losses) if loss != loss or abs(loss) == float("inf")]
+    if bad:
+        raise WorkloadError(f"rank {result['rank']}: the loss of step {bad[0]} is not finite")
+    return result
 
 
 if __name__ == "__main__":

@@ -40,10 +40,13 @@ class ContextScheme:
             raise UsageError(f"--layout {self.layout} is for a ring: ulysses has none")
         if self.scheme != "usp" and self.ulysses is not None:
             raise UsageError(f"--ulysses is for usp: {self.scheme} has all ranks in one group")
-        if self.scheme == "usp" and (self.ulysses is None or not 1 <= self.ulysses <= self.ranks):
+        if self.scheme == "usp" and self.ulysses is None:
             raise UsageError(
                 f"usp needs --ulysses, how many of the {self.ranks} ranks exchange heads for tokens"
             )
+        if self.ulysses is not None and not 1 <= self.ulysses <= self.ranks:
+            among = f"{self.ranks}, the ranks that share the sequence"
+            raise UsageError(f"--ulysses {self.ulysses} is not between 1 and {among}")
         if self.ranks % self.ulysses_ranks:
             raise UsageError(f"{self.ranks} ranks cannot be divided into rings by --ulysses {self.ulysses}")
 
