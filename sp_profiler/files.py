@@ -9,8 +9,8 @@ from pathlib import Path
 from sp_profiler.errors import UsageError
 
 
-def write_atomically(path: Path, content: str | bytes | Iterable[str]) -> None:
-    """Replace `path` in one step, through a temporary file in the same folder. Text may come in parts.
+def write_atomically(path: Path, content: str | bytes | Iterable[str | bytes]) -> None:
+    """Replace `path` in one step, through a temporary file in the same folder. It may come in parts.
 
     A link stays and the file it leads to is replaced; a device or a pipe is written into, for a new file
     in its place would break it for everybody. Raises OSError, leaving no file behind.

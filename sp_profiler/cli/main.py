@@ -23,7 +23,9 @@ COMMANDS = {
     "run": "train a workload (or your own script) under the profiler and report on it",
     "analyze": "report on traces: overlapped and exposed communication, by GEMM role, group, layer",
     "memory": "who held the memory: peaks, what is kept for backward, why it ran out; traces and snapshots",
+    "dashboard": "runs and traces in the browser: timeline, overlap, ranks, memory; compare two",
     "plan": "what schemes would keep, send and take at any size: executed without data, on any laptop",
+    "export": "traces with tracks of what was found in them, to be opened in ui.perfetto.dev",
     "validate": "list what was repaired, dropped or assumed while reading traces",
     "doctor": "show what is installed, which GPUs and backends there are, and what is missing",
 }

@@ -86,12 +86,12 @@ def places_of(
         files = [place / name for place in places for name in file_names(formats)]
         files += [out / name for name in beside] if several else []
     refuse_existing(files, args.force)
-    _refuse_inputs(files, inputs)
+    refuse_inputs(files, inputs)
     refuse_folders_of(files)
     return list(places)
 
 
-def _refuse_inputs(files: Iterable[Path], inputs: Iterable[str]) -> None:
+def refuse_inputs(files: Iterable[Path], inputs: Iterable[str]) -> None:
     """UsageError when what is written would take the place of what is read: `--force` cannot mean that."""
     read = {os.path.realpath(file) for file in inputs}
     for file in files:

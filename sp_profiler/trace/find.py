@@ -20,6 +20,8 @@ RUN_JSON = "run.json"
 _OWN_FILES = (RUN_JSON, "report.json", "plan.json")
 _NSIGHT = (".nsys-rep", ".qdrep", ".ncu-rep", ".sqlite")
 _TRACE_NAME = re.compile(r"\.pt\.trace\.json(\.gz)?$", re.I)
+_EXPORT_NAME = re.compile(r"\.perfetto\.json(\.gz)?$", re.I)
+"""What sp-profile export makes of a trace: a copy of it, no rank of the run."""
 _JSON_NAME = re.compile(r"\.json(\.gz)?$", re.I)
 _SNIFFED_BYTES = 1 << 20
 _GZIP_OR_ZLIB_HEADER = 47  # zlib's window-bits value
@@ -214,7 +216,12 @@ def _is_trace(path: str) -> bool | None:
     read instead of being passed over here.
     """
     name = os.path.basename(path)
-    if name in _OWN_FILES or name.startswith(".") or name.endswith(("~", ".tmp")):
+    if (
+        name in _OWN_FILES
+        or name.startswith(".")
+        or name.endswith(("~", ".tmp"))
+        or _EXPORT_NAME.search(name)
+    ):
         return None
     is_json = _JSON_NAME.search(name) is not None
     if _TRACE_NAME.search(name):

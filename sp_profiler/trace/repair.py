@@ -109,6 +109,19 @@ def repair_event(text: bytes) -> Repaired | None:
     return Repaired(event, tuple(sorted(reader.codes)), has_more)
 
 
+def mended_text(text: bytes) -> bytes | None:
+    """The damaged event at the start of `text` as JSON: every member that can be read, numbers as written.
+
+    None when nothing sensible is in it.
+    """
+    reader = _Reader(text)
+    try:
+        members = reader.read_object(0)
+    except Unrepairable:
+        return None
+    return None if _event(members, reader.codes) is None else msgspec.json.encode(_writable(members))
+
+
 def repair_value(text: bytes) -> Any:
     """What can be read of a damaged value outside the events; None when nothing can."""
     reader = _Reader(text)
@@ -365,6 +378,17 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     return None if isinstance(value, _NonFinite) else value
+
+
+def _writable(value: Any) -> Any:
+    """A value as it can be written: numbers as they stand where that is JSON, null for inf and NaN."""
+    if isinstance(value, list):
+        return [_writable(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _writable(item) for key, item in value.items()}
+    if isinstance(value, msgspec.Raw) and _plain(value) is not None:
+        return value
+    return _plain(value)
 
 
 def _json_bytes(value: Any) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -75,8 +76,7 @@ def analyze_memory(
         return (), ledger.entries
     rank = _Rank.read(trace, classified)
     enter_rank(trace, rank.cpu, ledger)
-    keys = sorted(device_keys(trace.memory), key=lambda key: (key[0] == 0, key))
-    figures = tuple(_device(rank, key, ledger) for key in keys)
+    figures = tuple(_device(rank, key, ledger) for key in _keys(trace))
     return figures, ledger.entries
 
 
@@ -129,7 +129,38 @@ def _moments(rank: _Rank, events: DeviceEvents) -> _Moments:
     )
 
 
-def _device(rank: _Rank, key: tuple[int, int], ledger: Ledger) -> MemoryFigures:
+@dataclass(frozen=True)
+class DeviceMemory:
+    """The memory of one device as columns, before figures are made of it."""
+
+    key: tuple[int, int]  # device type and id, as torch numbers them
+    events: DeviceEvents
+    checked: CheckedTotals | None
+    pairs: Pairs
+    timeline: Timeline
+    blocks: Blocks | None  # None where no event has an address: nothing to pair
+    borders: Borders
+    unseen_category: int  # what was allocated before the first event and is never freed counts as this
+
+    @property
+    def composition(self) -> Composition | None:
+        """What the live bytes consist of; None without addresses."""
+        return None if self.blocks is None else Composition(self.timeline, self.blocks, self.unseen_category)
+
+
+def device_memory(trace: Trace, classified: Classified) -> Iterator[DeviceMemory]:
+    """The memory of each device that a trace's `[memory]` events tell of, GPUs first."""
+    if len(trace.memory.ts_ns):
+        rank = _Rank.read(trace, classified)
+        for key in _keys(trace):
+            yield _read_device(rank, key)
+
+
+def _keys(trace: Trace) -> list[tuple[int, int]]:
+    return sorted(device_keys(trace.memory), key=lambda key: (key[0] == 0, key))
+
+
+def _read_device(rank: _Rank, key: tuple[int, int]) -> DeviceMemory:
     events = device_events(rank.trace.memory, key)
     checked = check_totals(events)
     pairs = pair(events)
@@ -137,18 +168,22 @@ def _device(rank: _Rank, key: tuple[int, int], ledger: Ledger) -> MemoryFigures:
     timeline = _timeline(rank, events, moments, checked, pairs)
     # Nothing to pair: blocks are null, not absent.
     without = len(pairs) == 0 and len(pairs.without_address) > 0
-    about = _about(rank, key, events, checked, None if without else pairs)
-    enter_device(about.device_type, key[1], events, checked, pairs, ledger)
     borders = _borders(rank.cpu, timeline)
     step_borders = np.searchsorted(timeline.time_ns, rank.step_borders_ns, side="left")
     blocks = None if without else _blocks(rank, events, pairs, moments, borders.position, step_borders)
     trains = len(step_borders) > 0 or len(borders.position) > 0
     unseen = PARAMETER if trains else BEFORE_WINDOW
-    figures = device_figures(about, timeline, blocks, borders, unseen)
+    return DeviceMemory(key, events, checked, pairs, timeline, blocks, borders, unseen)
+
+
+def _device(rank: _Rank, key: tuple[int, int], ledger: Ledger) -> MemoryFigures:
+    one = _read_device(rank, key)
+    about = _about(rank, key, one.events, one.checked, None if one.blocks is None else one.pairs)
+    enter_device(about.device_type, key[1], one.events, one.checked, one.pairs, ledger)
+    figures = device_figures(about, one.timeline, one.blocks, one.borders, one.unseen_category)
     if not rank.trace.memory.failed.any():
         return figures
-    composition = Composition(timeline, blocks, unseen) if blocks is not None else None
-    return replace(figures, out_of_memory=failed_allocations(rank.trace.memory, key, composition))
+    return replace(figures, out_of_memory=failed_allocations(rank.trace.memory, key, one.composition))
 
 
 def _about(

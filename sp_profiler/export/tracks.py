@@ -1,0 +1,344 @@
+"""What is added to the trace of one rank: tracks of slices, links and counters, before they are text.
+
+Times are int nanoseconds of the rank's axis. Slices of a track are sorted and do not overlap.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from sp_profiler.analysis.causes import CAUSES
+from sp_profiler.analysis.collective_table import Collectives
+from sp_profiler.analysis.memory.composition import Composition
+from sp_profiler.analysis.memory.rank import DEVICE_TYPES, DeviceMemory, device_memory
+from sp_profiler.analysis.memory.results import CATEGORIES
+from sp_profiler.analysis.overlap import IdentityError, device_sets
+from sp_profiler.analysis.pieces import (
+    ExposedPieces,
+    OverlappedPieces,
+    exposed_pieces,
+    overlapped_pieces,
+    shares_by_cause,
+)
+from sp_profiler.analysis.results import (
+    CollectiveFigures,
+    ExposedStretches,
+    Figures,
+    RankFigures,
+    RankResult,
+    StepFigures,
+)
+from sp_profiler.analysis.steps import WindowRule, Windows, device_windows
+from sp_profiler.classify.tables import Classified, Kind, Role
+from sp_profiler.ledger import Ledger
+from sp_profiler.report.format import size
+from sp_profiler.trace.tables import NONE, Int64, Trace
+
+ROLES = tuple(role.name.lower() for role in Role)
+_EVENTS_AT_ONCE = 1 << 15
+
+
+@dataclass(frozen=True)
+class Link:
+    """From a slice of ours to an activity of the trace: where that begins, and on whose thread it lies."""
+
+    start_ns: int
+    pid: str
+    tid: str
+
+
+@dataclass(frozen=True)
+class Slice:
+    start_ns: int
+    end_ns: int
+    name: str
+    args: dict[str, Any]
+    link: Link | None = None
+
+
+@dataclass(frozen=True)
+class Track:
+    """One lane. `slices` makes them anew each time, so that a million of them need not be held."""
+
+    name: str
+    slices: Callable[[], Iterator[Slice]]
+
+
+@dataclass(frozen=True)
+class Counter:
+    """Values over time: every point has a number for each of `series`."""
+
+    name: str
+    series: tuple[str, ...]
+    points: Callable[[], Iterator[tuple[int, tuple[int, ...]]]]
+
+
+@dataclass(frozen=True)
+class DeviceTracks:
+    """What is added for one device, drawn as a process of its own."""
+
+    name: str  # GPU 0, CPU
+    tracks: tuple[Track, ...]
+    counters: tuple[Counter, ...]
+
+
+def tracks_of(
+    trace: Trace, classified: Classified, result: RankResult, rule: WindowRule
+) -> list[DeviceTracks]:
+    """The tracks of each device of a rank. `result` is what was found for these windows, causes settled.
+
+    Raises IdentityError where slices do not sum to the figures of `result` (a defect of ours).
+    """
+    of_device = _counters(trace, classified)
+    found: list[DeviceTracks] = []
+    if result.stretches:
+        collectives = Collectives.of(result.collectives)
+        for place, figures in enumerate(result.ranks):
+            tracks = _device(trace, classified, result, rule, place, collectives)
+            name = "CPU" if classified.is_cpu_only else f"GPU {figures.device}"
+            found.append(DeviceTracks(name, tracks, of_device.pop(name, ())))
+    found += [DeviceTracks(name, (), counters) for name, counters in of_device.items()]
+    return found
+
+
+def _device(
+    trace: Trace,
+    classified: Classified,
+    result: RankResult,
+    rule: WindowRule,
+    place: int,
+    collectives: Collectives,
+) -> tuple[Track, ...]:
+    figures, stretches = result.ranks[place], result.stretches[place]
+    device = figures.device
+    rows = np.flatnonzero(classified.activities.device == device)
+    windows = device_windows(trace, classified, rows, rule, Ledger())
+    steps = [step for step in result.steps if step.device == device]
+    mine = collectives.take(collectives.numbers("device").values == device)
+    exposed = exposed_pieces(stretches, _waits(stretches, mine))
+    by_role = np.array([[step.overlapped_by_role_ns[role] for role in ROLES] for step in steps], np.int64)
+    overlapped = overlapped_pieces(device_sets(classified.activities, rows), windows, by_role)
+    _check(figures, exposed, overlapped)
+    return (
+        Track("steps", lambda: _steps(steps)),
+        Track("exposed", lambda: _exposed(exposed, stretches, mine, windows)),
+        Track("overlapped by role", lambda: _overlapped(overlapped, windows)),
+        *_lanes(trace, classified, rows, mine),
+    )
+
+
+def _check(figures: RankFigures, exposed: ExposedPieces, overlapped: OverlappedPieces) -> None:
+    for name, pieces, whole in (
+        ("exposed", exposed, figures.exposed_ns),
+        ("overlapped", overlapped, figures.overlapped_ns),
+    ):
+        if int((pieces.end_ns - pieces.start_ns).sum()) != whole:
+            raise IdentityError(f"the {name} slices do not sum to {name}_ns")
+    causes = {cause: ns for cause, ns in (figures.exposed_by_cause_ns or {}).items() if ns}
+    if shares_by_cause(exposed) != causes:
+        raise IdentityError("the causes of the exposed slices do not sum to exposed_by_cause_ns")
+
+
+# --- slices ----------------------------------------------------------------------------------------
+
+
+def _steps(steps: Sequence[StepFigures]) -> Iterator[Slice]:
+    names = [field.name for field in fields(Figures)]
+    for step in steps:
+        if step.start_ns is not None and step.end_ns is not None:
+            args = _told({name: getattr(step, name) for name in names})
+            name = "whole trace" if step.step is None else f"step {step.step}"
+            yield Slice(step.start_ns, step.end_ns, name, args)
+
+
+def _waits(stretches: ExposedStretches, mine: Collectives) -> Int64:
+    """The skew wait of each collective of the stretches; 0 where not known, or outside the windows."""
+    waits = np.zeros(len(stretches.id), np.int64)
+    row = np.searchsorted(stretches.id, mine.numbers("id").values)
+    waits[row] = mine.numbers("skew_wait_ns").or_zero()
+    return waits
+
+
+def _exposed(
+    pieces: ExposedPieces, stretches: ExposedStretches, mine: Collectives, windows: Windows
+) -> Iterator[Slice]:
+    """Named by their causes, the one with most time first."""
+    row_of = {number: row for row, number in enumerate(mine.numbers("id").values.tolist())}
+    ops, groups = mine.column("op").tolist(), mine.column("group").tolist()
+    numbers = stretches.id.tolist()
+    owner, cause, share = pieces.owner.tolist(), pieces.cause.tolist(), pieces.share_ns.tolist()
+    first, window = pieces.first.tolist(), pieces.window.tolist()
+    for i, (start, end) in enumerate(zip(pieces.start_ns.tolist(), pieces.end_ns.tolist(), strict=True)):
+        by_cause: dict[str, int] = {}
+        listed: list[dict[str, Any]] = []
+        for part in range(first[i], first[i + 1]):
+            number, why = numbers[owner[part]], CAUSES[cause[part]]
+            by_cause[why] = by_cause.get(why, 0) + share[part]
+            row = row_of[number]
+            told = {"id": number, "op": ops[row], "group": groups[row], "cause": why, "share_ns": share[part]}
+            listed.append(_told(told))
+        causes = sorted(by_cause, key=lambda why: (-by_cause[why], CAUSES.index(why)))
+        args = {"exposed_by_cause_ns": by_cause, "collectives": listed, "step": windows.step[window[i]]}
+        yield Slice(start, end, " + ".join(causes), _told(args))
+
+
+def _overlapped(pieces: OverlappedPieces, windows: Windows) -> Iterator[Slice]:
+    shares, window = pieces.share_ns.tolist(), pieces.window.tolist()
+    times = zip(pieces.start_ns.tolist(), pieces.end_ns.tolist(), pieces.roles.tolist(), strict=True)
+    for i, (start, end, bits) in enumerate(times):
+        roles = [role for place, role in enumerate(ROLES) if bits >> place & 1]
+        by_role = {role: shares[i][ROLES.index(role)] for role in roles}
+        args = {"overlapped_by_role_ns": by_role, "step": windows.step[window[i]]}
+        yield Slice(start, end, " + ".join(roles), _told(args))
+
+
+def _lanes(trace: Trace, classified: Classified, rows: Int64, mine: Collectives) -> list[Track]:
+    """The collectives, those that run at the same time on lanes of their own."""
+    starts = mine.numbers("start_ns").values
+    lane = lanes_of(starts, starts + mine.numbers("dur_ns").values)
+    links = _links(trace, classified, rows, mine)
+    tracks: list[Track] = []
+    for number in range(int(lane.max(initial=-1)) + 1):
+        here = np.flatnonzero(lane == number)
+        name = "collectives" if number == 0 else f"collectives ({number + 1})"
+        tracks.append(Track(name, lambda here=here: _collectives(mine.take(here), [links[i] for i in here])))
+    return tracks
+
+
+def lanes_of(start: Int64, end: Int64) -> Int64:
+    """The lowest lane for each interval such that no two of one lane overlap; they are sorted by start."""
+    lane = np.zeros(len(start), np.int64)
+    free: list[int] = []
+    running: list[tuple[int, int]] = []  # end, lane
+    used = 0
+    for i, (begins, ends) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
+        while running and running[0][0] <= begins:
+            heapq.heappush(free, heapq.heappop(running)[1])
+        if free:
+            lane[i] = heapq.heappop(free)
+        else:
+            lane[i], used = used, used + 1
+        heapq.heappush(running, (ends, int(lane[i])))
+    return lane
+
+
+def _collectives(chosen: Collectives, links: Sequence[Link | None]) -> Iterator[Slice]:
+    for one, link in zip(chosen, links, strict=True):
+        yield Slice(one.start_ns, one.start_ns + one.dur_ns, _title(one), _told(asdict(one)), link)
+
+
+def _title(one: CollectiveFigures) -> str:
+    """`all_reduce 4.00 MiB tp[0,1]`, without what is not known."""
+    parts = (one.op or one.kernel, None if one.bytes is None else size(one.bytes), one.group)
+    return " ".join(part for part in parts if part) or "communication"
+
+
+def _links(trace: Trace, classified: Classified, rows: Int64, mine: Collectives) -> list[Link | None]:
+    """For each collective where the first activity of its partner begins; None where none is known."""
+    activities = classified.activities
+    computing = rows[activities.kind[rows] == Kind.COMPUTATION]
+    starts, roles = activities.start_ns[computing], activities.role[computing]
+    took_time = activities.end_ns[computing] > starts
+    evidence = mine.records("cause_evidence").tolist()
+    partners = mine.records("partner").tolist()
+    links: list[Link | None] = []
+    for partner, told, dur in zip(partners, evidence, mine.numbers("dur_ns").values.tolist(), strict=True):
+        begins = None if told is None else told.partner_start_ns
+        if partner is None or begins is None or dur == 0:
+            links.append(None)
+            continue
+        low, high = (
+            np.searchsorted(starts, begins, side="left"),
+            np.searchsorted(starts, begins, side="right"),
+        )
+        here = np.arange(low, high)[took_time[low:high]]
+        named = here[roles[here] == ROLES.index(partner.what)]
+        first = (named if len(named) else here)[:1]
+        links.append(_link(trace, activities.event[computing[first]].tolist(), begins))
+    return links
+
+
+def _link(trace: Trace, events: list[int], start_ns: int) -> Link | None:
+    for event in events:
+        pid, tid = trace.strings[int(trace.events.pid[event])], trace.strings[int(trace.events.tid[event])]
+        if pid is not None and tid is not None:
+            return Link(start_ns, pid, tid)
+    return None
+
+
+def _told(values: dict[str, Any]) -> dict[str, Any]:
+    """What is known of the values, records inside them too: what nobody could look at is left out."""
+    return {
+        key: _told(value) if isinstance(value, dict) else value
+        for key, value in values.items()
+        if value is not None and value != {} and value != []
+    }
+
+
+# --- counters --------------------------------------------------------------------------------------
+
+
+def _counters(trace: Trace, classified: Classified) -> dict[str, tuple[Counter, ...]]:
+    """The live bytes of each device by its name, in the order of `device_memory`."""
+    found: dict[str, tuple[Counter, ...]] = {}
+    for memory in device_memory(trace, classified):
+        kind = DEVICE_TYPES.get(memory.key[0], "unknown")
+        name = (
+            "CPU"
+            if kind == "cpu"
+            else f"{'GPU' if kind in ('cuda', 'hip') else kind} {max(memory.key[1], 0)}"
+        )
+        counters = _device_counters(memory)
+        if counters:
+            found[name] = (*found.get(name, ()), *counters)
+    return found
+
+
+def _device_counters(memory: DeviceMemory) -> tuple[Counter, ...]:
+    timeline, composition = memory.timeline, memory.composition
+    if len(timeline) == 0:
+        return ()
+    time = timeline.time_ns
+    positions = np.flatnonzero(np.append(time[1:] != time[:-1], True))  # what stands after each instant
+    since = " since the recording began" if timeline.is_relative else ""
+    reserved = timeline.reserved
+    columns = [timeline.total, *(() if reserved is None or (reserved == NONE).any() else (reserved,))]
+    names = ("allocated", "reserved")[: len(columns)]
+
+    def totals() -> Iterator[tuple[int, tuple[int, ...]]]:
+        for part in _parts(positions):
+            values = zip(*(column[part].tolist() for column in columns), strict=True)
+            yield from zip(time[part].tolist(), values, strict=True)
+
+    counters = [Counter(f"memory{since} (bytes)", names, totals)]
+    if composition is not None:
+        series = _series(composition, positions)
+        name = f"memory by category{since} (bytes)"
+        counters.append(Counter(name, series, lambda: _by_category(composition, series, time, positions)))
+    return tuple(one for one in counters if one.series)
+
+
+def _parts(positions: Int64) -> Iterator[Int64]:
+    for low in range(0, len(positions), _EVENTS_AT_ONCE):
+        yield positions[low : low + _EVENTS_AT_ONCE]
+
+
+def _series(composition: Composition, positions: Int64) -> tuple[str, ...]:
+    """The categories that are ever alive."""
+    alive = {name for part in _parts(positions) for name in composition.curve(part)}
+    return tuple(name for name in CATEGORIES if name in alive)
+
+
+def _by_category(
+    composition: Composition, series: tuple[str, ...], time: Int64, positions: Int64
+) -> Iterator[tuple[int, tuple[int, ...]]]:
+    for part in _parts(positions):
+        curve = composition.curve(part)
+        nothing = [0] * len(part)
+        values = zip(*(curve.get(name, nothing) for name in series), strict=True) if series else ()
+        yield from zip(time[part].tolist(), values, strict=False)
