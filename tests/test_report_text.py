@@ -160,6 +160,10 @@ def test_a_table_of_rings_tells_what_is_under_attention_and_nothing_of_wgrad() -
     assert {cells[labels.index("under attention")] for _, cells in table.rows} == {
         milliseconds(6_000_000 / windows)
     }
+    out = io.StringIO()
+    for width in (40, 120):
+        terminal.print_comparison(runs, Console(file=out, width=width))
+    assert "Ring contiguous async" in out.getvalue()
     assert "under attention" not in [column.label for column in compare_table([make_report()]).columns]
 
 

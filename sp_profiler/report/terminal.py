@@ -62,13 +62,18 @@ def print_report(report: Report, console: Console | None = None) -> None:
     print_ledger(out, report.data_quality)
 
 
+_SPARE = ("compute", "dgrad comm", "comm", "hidden", "overlapped")
+"""Columns of the comparison that a narrow terminal does without, in this order."""
+
+
 def print_comparison(reports: Sequence[Report], console: Console | None = None) -> None:
     """Print the side-by-side table of several runs."""
     out = console_for(console)
     compared = compare_table(reports)
-    heads = [f"{column.label}\n{column.unit}".replace(" ", "\n", 1) for column in compared.columns]
+    heads = {c.label: f"{c.label}\n{c.unit}".replace(" ", "\n", 1) for c in compared.columns}
     rows = [[name, *cells] for name, cells in compared.rows]
-    _print(out, _fitted(out, None, ["run", *heads], rows, [heads[1], heads[5], heads[2], heads[8], heads[3]]))
+    spare = [heads[label] for label in _SPARE if label in heads]
+    _print(out, _fitted(out, None, ["run", *heads.values()], rows, spare))
     print_line(out, compared.note, "dim")
     for one in context_compare.listings(reports):
         print_listing(out, one)
