@@ -236,7 +236,7 @@ AROUND = (
     RING.but("two-rings", ranks=4, attention=Attention(group(2))),
     RING.but("tensor-beside", tensor=True),
     RING.but("pipeline-beside", pipeline=True, attention=Attention(group(2))),
-    RING.but("cut", write={"cut_ns": 1_250_000}),
+    RING.but("cut", write={"cut_ns": 1_256_000}),
     RING.but("cut-late", write={"cut_ns": 3_000_000}),  # no launch is left
     TE_RING.but("te-p2p-3", ranks=3, attention=replace(ZIGZAG_CAUSAL, group=group(3)), style=NEW),
     TE_RING.but("te-p2p-2", ranks=2, attention=replace(ZIGZAG_CAUSAL, group=group(2))),

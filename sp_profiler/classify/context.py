@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sp_profiler.classify.annotations import WAIT, Annotations, read_annotations
-from sp_profiler.classify.collectives import unified_op
+from sp_profiler.classify.collectives import is_collective, unified_op
 from sp_profiler.classify.dense import attention_products, gemm_operators
 from sp_profiler.classify.gemm import is_attention_op, is_convolution_op
 from sp_profiler.classify.groups import GroupBook
@@ -72,6 +72,7 @@ def build_context(trace: Trace, run_json: dict[str, Any] | None, *, use_annotati
     events = trace.events
     operators = events.category[nest.row] == int(Category.CPU_OP)
     attention = operators & trace.strings.match(events.name[nest.row], is_attention_op)
+    attention &= ~_around_collectives(trace, nest, attention)
     convolution = operators & trace.strings.match(events.name[nest.row], is_convolution_op)
     phases = find_phases(trace, nest, annotations)
     return Context(
@@ -88,6 +89,25 @@ def build_context(trace: Trace, run_json: dict[str, Any] | None, *, use_annotati
         attention_products(trace, nest, phases),
         ledger,
     )
+
+
+def _around_collectives(trace: Trace, nest: Nest, among: Bool) -> Bool:
+    """Which of these positions hold a collective: attention over a sequence that ranks share.
+
+    What is launched straight from such a function merges, copies and adds; the blocks have operators, or
+    kernels' names, of their own.
+    """
+    described = np.array([is_collective(args) for args in trace.collectives] + [False], np.bool_)
+    calls = described[trace.events.collective[nest.row]]
+    calls |= trace.strings.match(trace.events.name[nest.row], lambda text: text.startswith("nccl:"))
+    found = np.zeros(len(nest.row), np.bool_)
+    outer = nest.nearest(among)
+    around = np.unique(outer[np.flatnonzero(calls)])
+    while len(around := around[around != NONE]):
+        found[around] = True
+        above = nest.parent[around]
+        around = np.unique(outer[above[above != NONE]])
+    return found
 
 
 class Waits:

@@ -66,6 +66,7 @@ class Launches:
     in_node: Bool  # in backward, launched by a custom node (or a distributed tensor's operator)
     in_function: Bool  # in a differentiable function of forward, also when that is computed again
     in_backward: Bool
+    by_attention: Bool  # in backward because attention beside it is, by its kernel's name alone
     with_gemms: Bool  # its node or function multiplies matrices too
     attention_before: Bool  # the computation launched before it is attention
     attention_after: Bool
@@ -145,7 +146,8 @@ def launches_of(
     wrapped = np.array([bool(_WRAPPERS.search(node_name(t))) for t in text], dtype=np.bool_)
     beside = _Beside(context, activities, through)
     launch_ns = activities.launch_ns[rows]
-    backward = ((inner != NONE) & ~again) | ((inner == NONE) & beside.backward(launch_ns))
+    by_attention = (inner == NONE) & beside.backward(launch_ns)
+    backward = ((inner != NONE) & ~again) | by_attention
     sequence = np.append(events.sequence[nest.row], NONE)[np.maximum(function, inner)]
     within = np.where(backward, node, NONE)
     optimizer = through(phases.optimizer)[rows]
@@ -162,6 +164,7 @@ def launches_of(
         in_node=(inner != NONE) & ~again & custom & ~wrapped,
         in_function=(function != NONE) & (function > inner),
         in_backward=backward,
+        by_attention=by_attention,
         with_gemms=with_gemms,
         attention_before=beside.attention(launch_ns, before=True),
         attention_after=beside.attention(launch_ns, before=False),
@@ -212,15 +215,20 @@ def _rotated(
 ) -> list[str | None]:
     """What each send and receive of backward carries, were it a ring's (see `rings`)."""
     order = np.argsort(launch_ns, kind="stable").tolist()
-    sends = [i for i in order if collectives[i].op == SEND_RECV]
+    sends = [i for i in order if collectives[i].op == SEND_RECV and launch_ns[i] != NONE]
     sizes: dict[tuple[str | None, bool], set[tuple[str | None, int | None]]] = defaultdict(set)
     passes: dict[tuple[str | None, int], list[int]] = defaultdict(list)
     forward: dict[tuple[str | None, int], list[int]] = defaultdict(list)
-    for i in sends:
+
+    def place(i: int) -> tuple[str | None, int]:
         group = collectives[i].group
-        key, is_backward = group.key if group is not None else None, bool(backward[i])
+        return group.key if group is not None else None, int((node if backward[i] else sequence)[i])
+
+    gathers = {place(i) for i, one in enumerate(collectives) if one.op == "all_gather"}
+    for i in sends:
+        (key, at), is_backward = place(i), bool(backward[i])
         sizes[key, is_backward].add((collectives[i].dtype, collectives[i].bytes))
-        (passes if is_backward else forward)[key, int((node if is_backward else sequence)[i])].append(i)
+        (passes if is_backward else forward)[key, at].append(i)
     found: list[str | None] = [None] * len(collectives)
 
     def size_of(i: int) -> tuple[str | None, int | None]:
@@ -233,6 +241,7 @@ def _rotated(
             [size_of(i) for i in mine],
             sum(int(launch_ns[i]) < first for i in mine) if first != NONE else 0,
             [size_of(i) for i in forward.get((key, number), [])] if number != NONE else [],
+            (at != NONE and (key, at) in gathers) or (number != NONE and (key, number) in gathers),
         )
         for i, purpose in zip(mine, carried(one, sizes[key, False], sizes[key, True]), strict=True):
             found[i] = purpose

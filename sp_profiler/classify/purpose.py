@@ -93,8 +93,7 @@ def with_purposes(
     launches = launches_of(context, activities, collectives, through)
     decided = list(collectives)
     rows = np.array([collective.activity for collective in collectives], np.int64)
-    late = rows[launches.in_backward & (activities.phase[rows] == Phase.FORWARD)]
-    activities.phase[late] = Phase.BACKWARD  # beside attention that is backward by name
+    activities.phase[rows[launches.by_attention]] = Phase.BACKWARD
     for i in open_:
         name = context.trace.strings[int(activities.name[collectives[i].activity])] or ""
         found = _decide(_Asked(i, collectives[i], name), launches)

@@ -24,10 +24,13 @@ class Pass:
     sizes: Sequence[Size]
     early: int  # how many were launched before the first block of attention
     forward: Sequence[Size]  # transfers of the forward function of the node; empty where it is not known
+    gathered: bool = False  # K, V are gathered by the node or its function: only gradients go round
 
 
 def carried(one: Pass, forward_sizes: set[Size], backward_sizes: set[Size]) -> Sequence[str | None]:
     """kv, dkv or None for each transfer. The sets: sizes of all of the group's transfers."""
+    if one.gathered:
+        return ["dkv"] * len(one.sizes)
     together = _together(one)
     if together is not None:
         return together
