@@ -15,6 +15,7 @@ from typing import Any
 from sp_profiler.analysis.across import AcrossRanks, across_ranks
 from sp_profiler.analysis.causes import settle
 from sp_profiler.analysis.contention import Baseline, with_contention
+from sp_profiler.analysis.context_parallel.across import context_parallel
 from sp_profiler.analysis.lanes import Lanes, lanes_of_rank
 from sp_profiler.analysis.memory.rank import analyze_memory
 from sp_profiler.analysis.memory.results import MemoryFigures
@@ -201,14 +202,16 @@ def assemble(
     outcomes = [replace(first, result=drawn), *outcomes[1:]]
     across = compare_ranks(outcomes, run_json)
     results, contention, notes = with_contention(across.results, baseline)
+    context, context_notes = context_parallel(across.results, across.joined, run_json)
     return build(
         name=name,
         path=root,
         run_json=run_json,
         run_ledger=ledger,
         facts=[outcome.facts for outcome in outcomes],
-        across=replace(across, results=tuple(results), ledger=(*across.ledger, *notes)),
+        across=replace(across, results=tuple(results), ledger=(*across.ledger, *notes, *context_notes)),
         contention=contention,
+        context_parallel=context,
         rule=rule.rule,
         timeline=first.timeline,
         memory=[one for outcome in outcomes for one in outcome.memory],

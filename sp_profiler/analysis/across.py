@@ -6,13 +6,13 @@ A pure function over the ranks' results, between the analysis of each and the re
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sp_profiler.analysis.across_notes import notes
 from sp_profiler.analysis.anomalies import EndsApart, ends_apart
 from sp_profiler.analysis.filled import GroupAcross, GroupSums, fill
-from sp_profiler.analysis.joined import join
+from sp_profiler.analysis.joined import Joined, join
 from sp_profiler.analysis.results import Clock, RankResult, Straggler, Unmatched
 from sp_profiler.analysis.skew import stragglers_of
 from sp_profiler.analysis.unmatched import unmatched
@@ -35,6 +35,8 @@ class AcrossRanks:
     tied_ns: int  # the part waited for ranks that arrived together: charged to nobody
     ends_apart: EndsApart | None
     ledger: tuple[LedgerEntry, ...]
+    # What was matched, row by row; None where no rank communicates.
+    joined: Joined | None = field(default=None, compare=False, repr=False)
 
 
 def across_ranks(
@@ -65,4 +67,5 @@ def across_ranks(
         tied_ns=int(run.skew.tied_ns[run.chosen].sum()),
         ends_apart=ends_apart(run),
         ledger=notes(run, filled),
+        joined=run,
     )

@@ -17,6 +17,8 @@ from sp_profiler.analysis.collectives import (
     group_figures,
 )
 from sp_profiler.analysis.contention import gemm_samples
+from sp_profiler.analysis.context_parallel.families import DeviceContext
+from sp_profiler.analysis.context_parallel.rank import context_of, with_all_peers
 from sp_profiler.analysis.exposure import (
     collective_keys,
     device_collectives,
@@ -95,12 +97,14 @@ def analyze_rank(trace: Trace, classified: Classified, window: WindowRule) -> Ra
         stretches=tuple(result.stretches for result in results),
         gemm_samples=tuple(result.gemm_samples for result in results),
         arrivals=_arrivals(trace, classified, results) if results else None,
+        context=tuple(result.context for result in results if result.context is not None),
     )
     return settle(whole)
 
 
 def _arrivals(trace: Trace, classified: Classified, results: Sequence[_DeviceResult]) -> Arrivals:
     """All collectives of the trace, with the row that each has among the result's."""
+    classified = with_all_peers(classified, [result.context for result in results])
     numbers = np.concatenate([result.collectives.numbers("id").values for result in results])
     figure = np.full(len(classified.collectives), NONE, np.int64)
     figure[numbers] = np.arange(len(numbers))
@@ -118,6 +122,7 @@ class _DeviceResult:
     coverage: Coverage
     stretches: ExposedStretches
     gemm_samples: GemmSamples | None
+    context: DeviceContext | None
 
 
 def _analyze_device(
@@ -158,6 +163,7 @@ def _analyze_device(
         coverage=Coverage(gemm_role, purpose, metadata),
         stretches=explain(classified, rows, collectives, exposed, sets, partners),
         gemm_samples=gemm_samples(trace, classified, rows, windows),
+        context=context_of(trace, classified, device, rows, collectives, exposed),
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from sp_profiler.analysis.arrivals import Arrivals
 from sp_profiler.analysis.columns import Records
+from sp_profiler.analysis.context_parallel.families import DeviceContext
 from sp_profiler.ledger import LedgerEntry
 from sp_profiler.trace.tables import Int64
 
@@ -403,3 +404,5 @@ class RankResult:
     gemm_samples: tuple[GemmSamples | None, ...] = field(default=(), compare=False, repr=False)
     # All collectives of the trace, for the analyses across ranks.
     arrivals: Arrivals | None = field(default=None, compare=False, repr=False)
+    # Attention over a shared sequence, of each device that shows any: what `context_parallel` is made of.
+    context: tuple[DeviceContext, ...] = field(default=(), compare=False, repr=False)

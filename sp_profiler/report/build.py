@@ -12,6 +12,7 @@ from sp_profiler import __version__
 from sp_profiler.analysis.across import AcrossRanks
 from sp_profiler.analysis.collective_table import Collectives
 from sp_profiler.analysis.columns import Numbers
+from sp_profiler.analysis.context_parallel.results import ContextParallel
 from sp_profiler.analysis.memory.results import MemoryFigures
 from sp_profiler.analysis.results import (
     ContentionFigures,
@@ -51,6 +52,7 @@ def build(
     facts: Sequence[TraceFacts],
     across: AcrossRanks,
     contention: list[ContentionFigures] | None = None,
+    context_parallel: ContextParallel | None = None,
     rule: Literal["step", "trace"],
     timeline: Timeline | None,
     memory: Sequence[MemoryFigures] = (),
@@ -135,6 +137,7 @@ def build(
             kept.memory is not None,
         ),
         contention=contention,
+        context_parallel=context_parallel,
         clocks=across.clocks,
         unmatched=across.unmatched,
         stragglers=across.stragglers,
