@@ -12,7 +12,7 @@ run: $(VENV)/.installed-run
 
 # Two at a time: more would not be faster, since tests that start ranks run one by one (tests/conftest.py).
 test: $(VENV)/.installed-dev
-	$(VENV)/bin/python -m pytest --numprocesses 2 --dist loadgroup
+	$(VENV)/bin/python -m pytest --numprocesses 2 --dist loadfile
 
 # HTA has needs of its own (an older pandas, jupyterlab), so it gets an environment of its own.
 test-hta: $(VENV)-hta/.installed

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -33,6 +34,47 @@ def test_a_rank_that_does_not_end_well_is_told_and_none_is_left(
         assert not psutil.pid_exists(int((tmp_path / f"pid-{rank}").read_text()))
 
 
+SIDE_BY_SIDE = ("--numprocesses", "2", "--dist", "loadfile")
+
+
+def pytest_run(folder: Path, files: dict[str, str], *options: str, required: str = "") -> Any:
+    """pytest on these files with the conftest.py of this folder."""
+    shutil.copy(Path(__file__).with_name("conftest.py"), folder)
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(text)
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-W", "ignore", *options],
+        cwd=folder,
+        env={**os.environ, "SP_PROFILER_REQUIRE": required},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+# --- side by side -------------------------------------------------------------------------------------------
+
+WHERE = """
+import os, pathlib, pytest
+{mark}
+@pytest.mark.parametrize("number", range(9))
+def test_where(number):
+    pathlib.Path(f"{{pathlib.Path(__file__).stem}}-{{os.environ['PYTEST_XDIST_WORKER']}}").touch()
+"""
+
+
+def test_a_file_is_run_in_one_place_and_so_are_all_that_start_ranks(tmp_path: Path) -> None:
+    files = {f"test_{name}": WHERE.format(mark="") for name in "ab"}
+    files |= {f"test_ranks_{name}": WHERE.format(mark="@pytest.mark.gloo") for name in "ab"}
+    done = pytest_run(tmp_path, files, *SIDE_BY_SIDE)
+    assert "36 passed" in done.stdout, done.stdout + done.stderr
+    ran = [path.name for path in tmp_path.glob("test_*-gw*")]
+    assert sorted(name.partition("-")[0] for name in ran) == sorted(files)
+    assert {name[-3:] for name in ran} == {"gw0", "gw1"}
+    assert len({name[-3:] for name in ran if name.startswith("test_ranks")}) == 1
+
+
 # --- skipped tests ------------------------------------------------------------------------------------------
 
 SKIPPED = {
@@ -42,7 +84,7 @@ SKIPPED = {
 }
 
 
-@pytest.mark.parametrize("side_by_side", [(), ("--numprocesses", "2", "--dist", "loadgroup")], ids=len)
+@pytest.mark.parametrize("side_by_side", [(), SIDE_BY_SIDE], ids=["alone", "side by side"])
 @pytest.mark.parametrize(
     ("required", "complained"),
     [
@@ -54,19 +96,8 @@ SKIPPED = {
 def test_what_must_not_be_skipped_fails_the_run(
     tmp_path: Path, required: str, complained: set[str], side_by_side: tuple[str, ...]
 ) -> None:
-    shutil.copy(Path(__file__).with_name("conftest.py"), tmp_path)
-    (tmp_path / "test_passes.py").write_text("def test_nothing(): pass\n")
-    for name, text in SKIPPED.items():
-        (tmp_path / f"{name}.py").write_text(text)
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-W", "ignore", *side_by_side],
-        cwd=tmp_path,
-        env={**os.environ, "SP_PROFILER_REQUIRE": required},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    files = {**SKIPPED, "test_passes": "def test_nothing(): pass\n"}
+    done = pytest_run(tmp_path, files, *side_by_side, required=required)
     assert done.returncode == (1 if complained else 0), done.stdout + done.stderr
     assert "1 passed, 3 skipped" in done.stdout
     lines = [line for line in done.stdout.splitlines() if line.startswith("must not be skipped")]
