@@ -42,7 +42,7 @@ def step_time(report: Report) -> go.Figure:
         (TIME["memory"], lambda r: r.memory_op_only_ns or 0),
         (TIME["idle"], lambda r: r.idle_ns or 0),
     ]
-    return _by_rank(report, parts, lambda r: r.window_ns or 0, _per(report))
+    return by_rank(report, parts, lambda r: r.window_ns or 0, _per(report))
 
 
 def hidden_under(report: Report) -> go.Figure:
@@ -53,19 +53,20 @@ def hidden_under(report: Report) -> go.Figure:
 
     parts = [(look, of_role(role)) for role, look in ROLE.items()]
     parts.append((TIME["exposed"], lambda r: r.exposed_ns or 0))
-    return _by_rank(report, parts, lambda r: r.comm_ns or 0, f"communication, {_per(report)}")
+    return by_rank(report, parts, lambda r: r.comm_ns or 0, f"communication, {_per(report)}")
 
 
 def _per(report: Report) -> str:
     return "ms per step" if by_step(report) else "ms"
 
 
-def _by_rank(
+def by_rank(
     report: Report,
     parts: Sequence[tuple[Look, Callable[[RankFigures], int]]],
     whole: Callable[[RankFigures], int],
     title: str,
 ) -> go.Figure:
+    """Stacked bars, one per rank and device, of means per window; `whole`: what shares are of."""
     ranks = drawn_ranks(report)
     several = len({r.device for r in ranks}) > 1
     names = [f"{rank_name(r.rank)}{f' · device {r.device}' if several else ''}" for r in ranks]
@@ -383,7 +384,7 @@ def _one_below_the_other(
 
 def themed(figure: go.Figure, theme: str) -> go.Figure:
     """The figure in a theme, `light` or `dark` (the HTML page does the same in the browser)."""
-    figure.update_layout(_unflattened(theme_patch(theme, axes_of(figure))))
+    figure.update_layout(unflattened(theme_patch(theme, axes_of(figure))))
     return figure
 
 
@@ -393,7 +394,8 @@ def axes_of(figure: go.Figure) -> list[str]:
     return sorted(name for name in names if name.startswith(("xaxis", "yaxis", "coloraxis")))
 
 
-def _unflattened(patch: dict[str, str]) -> dict[str, object]:
+def unflattened(patch: dict[str, str]) -> dict[str, object]:
+    """A patch with dotted paths as the nested dictionaries that a layout is."""
     tree: dict[str, object] = {}
     for path, value in patch.items():
         *parents, leaf = path.split(".")

@@ -46,7 +46,7 @@ def render(report: Report) -> str:
         data,
         report=report,
         title=report.run.name,
-        chips=_chips(report),
+        chips=chips(report),
         cards=view.cards(report),
         causes=cause_rows(report),
         more=view.more_figures(report),
@@ -57,7 +57,7 @@ def render(report: Report) -> str:
         context=context,
         caption=figures.caption(report.timeline) if report.timeline else "",
         quality=_quality(report),
-        settings=_settings(report),
+        settings=settings(report),
         left_out=[(rank, entry) for rank in report.ranks for entry in rank.left_out],
         ranks_cut=len(report.ranks) - len(figures.drawn_ranks(report)),
         kinds_cut=max(len({figures.collective_kind(c) for c in report.collectives}) - figures.MOST_BARS, 0),
@@ -150,7 +150,7 @@ _SETTINGS = {
 }  # fmt: skip
 
 
-def _settings(report: Report) -> dict[str, list[tuple[str, Any]]]:
+def settings(report: Report) -> dict[str, list[tuple[str, Any]]]:
     """What is known of the run: single values (`facts`), and longer ones that unfold (`more`)."""
     workload = report.run.workload or {}
     facts = [(_named(key), item) for key, item in workload.items() if isinstance(item, str | int | float)]
@@ -172,7 +172,7 @@ def _named(key: str) -> str:
     return _SETTINGS.get(key) or key.replace("_", " ").capitalize()
 
 
-def _chips(report: Report) -> list[str]:
+def chips(report: Report) -> list[str]:
     """Short facts beside the title."""
     run, workload = report.run, report.run.workload or {}
     present = len(set(run.ranks))

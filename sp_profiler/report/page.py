@@ -22,7 +22,8 @@ from markupsafe import Markup, escape
 from sp_profiler.report import format as fmt
 from sp_profiler.report.json import to_plain
 
-_HOT = re.compile(r"(?<![\w.])[<>]?\d[\d.,\u202f]*(?:[ \u202f](?:%|ns|µs|ms|s|B|[KMGT]iB)(?!\w))")
+HOT = re.compile(r"(?<![\w.])[<>]?\d[\d.,\u202f]*(?:[ \u202f](?:%|ns|µs|ms|s|B|[KMGT]iB)(?!\w))")
+"""The figures in a sentence, with their units."""
 
 
 @cache
@@ -49,7 +50,7 @@ def environment() -> jinja2.Environment:
 def emphasised(text: str) -> Markup:
     """A sentence with its figures set off; everything else escaped."""
     shown = str(escape(fmt.visible(text)))
-    return Markup(_HOT.sub(lambda found: f"<b>{found[0]}</b>", shown))
+    return Markup(HOT.sub(lambda found: f"<b>{found[0]}</b>", shown))
 
 
 @cache

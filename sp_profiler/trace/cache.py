@@ -15,7 +15,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, astuple, fields
 from pathlib import Path
 from typing import Any
@@ -64,41 +64,34 @@ def decode_cached(path: str, limits: Limits = DEFAULT_LIMITS) -> Trace:
     folder = cache_folder()
     if folder is None or not os.path.isfile(path) or os.path.getsize(path) < SMALLEST_BYTES:
         return decode_trace(path, limits)
-    entry = folder / _key(path, limits)
+    entry = folder / content_key(path, limits)
     with contextlib.suppress(*_BROKEN):
         trace = _read(entry, path)
         os.utime(entry)
         return trace
     trace = decode_trace(path, limits)
     with contextlib.suppress(OSError):
-        _write(entry, trace)
-        _make_room(folder)
+        keep(entry, lambda scratch: _fill(scratch, trace))
     return trace
 
 
-def _key(path: str, limits: Limits) -> str:
+def content_key(path: str, limits: Limits) -> str:
+    """The name under which a file is kept: another for other content, another base name, another decoder."""
     with open(path, "rb") as file:
         digest = hashlib.file_digest(file, "blake2b")
     digest.update(repr((VERSION, __version__, os.path.basename(path), astuple(limits))).encode())
     return digest.hexdigest()[:40]
 
 
-def _write(entry: Path, trace: Trace) -> None:
+def keep(entry: Path, fill: Callable[[Path], None]) -> None:
+    """Make the folder `entry` of what `fill` writes into the folder that it is given: all of it, or nothing.
+
+    Entries used longest ago make room for it. Raises OSError when it cannot be written.
+    """
     entry.parent.mkdir(parents=True, exist_ok=True)
     scratch = Path(tempfile.mkdtemp(prefix=".new-", dir=entry.parent))
     try:
-        for name, cls in _TABLES.items():
-            table = getattr(trace, name)
-            columns = {field.name: getattr(table, field.name) for field in fields(cls)}
-            pl.DataFrame(columns).write_parquet(scratch / f"{name}.parquet", compression="lz4")
-        about = {
-            "strings": trace.strings.pool,
-            "collectives": [astuple(one) for one in trace.collectives],
-            "metadata": asdict(trace.metadata),
-            "ledger": [asdict(one) for one in trace.ledger],
-            "uncompressed_bytes": trace.uncompressed_bytes,
-        }
-        (scratch / "about.json").write_text(json.dumps(about), encoding="utf-8")
+        fill(scratch)
         try:
             scratch.rename(entry)
         except OSError:  # there by now, whole: from another process, or broken: replaced
@@ -106,6 +99,22 @@ def _write(entry: Path, trace: Trace) -> None:
             scratch.rename(entry)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+    _make_room(entry.parent)
+
+
+def _fill(scratch: Path, trace: Trace) -> None:
+    for name, cls in _TABLES.items():
+        table = getattr(trace, name)
+        columns = {field.name: getattr(table, field.name) for field in fields(cls)}
+        pl.DataFrame(columns).write_parquet(scratch / f"{name}.parquet", compression="lz4")
+    about = {
+        "strings": trace.strings.pool,
+        "collectives": [astuple(one) for one in trace.collectives],
+        "metadata": asdict(trace.metadata),
+        "ledger": [asdict(one) for one in trace.ledger],
+        "uncompressed_bytes": trace.uncompressed_bytes,
+    }
+    (scratch / "about.json").write_text(json.dumps(about), encoding="utf-8")
 
 
 def _read(entry: Path, path: str) -> Trace:

@@ -1,0 +1,242 @@
+"""The page: header, tabs, one view at a time. What it shows is what its URL says (`state`)."""
+
+from __future__ import annotations
+
+import importlib
+import traceback
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any
+
+import dash_mantine_components as dmc
+from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
+
+from dashboards import downloads, parts
+from dashboards.state import VIEWS, parse
+from dashboards.state import State as Shown
+from dashboards.store import Failed, Opened, Reading, RunRef, Store
+from sp_profiler import __version__
+from sp_profiler.report.format import counted, visible
+from sp_profiler.report.html import chips
+
+TITLES = {
+    "overview": "Overview",
+    "timeline": "Timeline",
+    "overlap": "Overlap",
+    "across": "Across ranks",
+    "memory": "Memory",
+    "ring": "Ring",
+    "compare": "Compare",
+}
+
+_POLL_MS = 600
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`paths` are what the user named, for the page that has nothing to show."""
+
+    paths: tuple[str, ...] = ()
+
+
+def create_app(store: Store, settings: Settings | None = None) -> Dash:
+    """The Dash app over a store. It binds no address: `server.serve` does."""
+    app = Dash(
+        __name__,
+        title="sp-profile",
+        update_title="",  # type: ignore[arg-type]
+        assets_folder="assets",
+        suppress_callback_exceptions=True,  # views come and go
+        serve_locally=True,
+        eager_loading=False,
+        add_log_handler=False,
+        enable_mcp=False,
+    )
+    app.layout = lambda: _layout(store)
+    views = {name: importlib.import_module(f"dashboards.views.{name}") for name in VIEWS}
+    _navigation(app)
+    _page(app, store, settings or Settings(), views)
+    for view in views.values():
+        if hasattr(view, "register"):
+            view.register(app, store)
+    downloads.register(app, store)
+    return app
+
+
+def _layout(store: Store) -> dmc.MantineProvider:
+    store.refresh()
+    tabs = [dcc.Link(TITLES[view], id=f"tab-{view}", href="/") for view in VIEWS]
+    return dmc.MantineProvider(
+        [
+            dcc.Location(id="url", refresh="callback-nav"),
+            dcc.Store(id="scheme"),
+            dcc.Store(id="shown"),
+            dcc.Interval(id="poll", interval=_POLL_MS, disabled=True),
+            html.Header(
+                [
+                    html.Span("sp-profile", className="brand"),
+                    html.Div(id="which", style={"display": "contents"}),
+                    html.Span(className="spacer"),
+                    html.Div(id="actions", style={"display": "contents"}),
+                    html.Button("?", id="help", className="plain", title="keyboard (?)"),
+                    html.Button("◐", id="theme", className="plain", title="light or dark (t)"),
+                ],
+                className="top",
+            ),
+            html.Nav(tabs, className="tabs", **parts.attrs({"aria-label": "Views"})),
+            html.Main(html.Div(id="content", children=_loading("Loading…"))),
+            _keys(),
+        ],
+        id="provider",
+        theme={"primaryColor": "indigo", "defaultRadius": "sm", "fontFamily": "inherit"},
+        defaultColorScheme="light",
+    )
+
+
+def _keys() -> dmc.Modal:
+    rows = [
+        ("1 … 7", "the views, left to right"),
+        ("t", "light or dark"),
+        ("w s", "timeline: closer, wider"),
+        ("a d", "timeline: left, right"),
+        ("0 f", "timeline: the step, the whole trace"),
+        ("?", "this list"),
+    ]
+    lines = [
+        html.Tr([html.Td([html.Kbd(key) for key in keys.split()]), html.Td(text)]) for keys, text in rows
+    ]
+    return dmc.Modal(
+        html.Table(html.Tbody(lines), className="plain"), id="keys", title="Keyboard", opened=False
+    )
+
+
+def _navigation(app: Dash) -> None:
+    """What the page does by itself: the URL and the theme."""
+
+    def here(name: str) -> ClientsideFunction:
+        return ClientsideFunction("sp", name)
+
+    app.clientside_callback(
+        here("scheme"),
+        Output("scheme", "data"),
+        Output("provider", "forceColorScheme"),
+        Input("url", "search"),
+    )
+    app.clientside_callback(
+        here("tabs"), *(Output(f"tab-{view}", "href") for view in VIEWS), Input("url", "search")
+    )
+    search = Output("url", "search", allow_duplicate=True)
+    app.clientside_callback(
+        here("toggle"), search, Input("theme", "n_clicks"), State("url", "search"), prevent_initial_call=True
+    )
+    app.clientside_callback(
+        here("go"),
+        search,
+        Input({"set": ALL}, "value"),
+        State({"set": ALL}, "id"),
+        State("url", "search"),
+        prevent_initial_call=True,
+    )
+
+    @app.callback(Output("keys", "opened"), Input("help", "n_clicks"), prevent_initial_call=True)
+    def _open(_: int | None) -> bool:
+        return True
+
+
+def _page(app: Dash, store: Store, settings: Settings, views: dict[str, ModuleType]) -> None:
+    @app.callback(
+        Output("which", "children"),
+        Output("actions", "children"),
+        Output("content", "children"),
+        Output("poll", "disabled"),
+        Output("shown", "data"),
+        Input("url", "search"),
+        Input("scheme", "data"),
+        Input("poll", "n_intervals"),
+        State("shown", "data"),
+    )
+    def _show(search: str | None, scheme: str | None, _: int | None, shown: Any) -> tuple[Any, ...]:
+        state = replace(parse(search), theme="dark" if scheme == "dark" else "light")
+        ref = store.ref(state.run)
+        if ref is None:
+            return _which(store, None, None), None, _no_run(store, state, settings), True, None
+        found = store.ask(ref)
+        if isinstance(found, Reading):
+            return _which(store, ref, None), None, _reading(ref, found), False, None
+        if isinstance(found, Failed):
+            failed = parts.notice(f"{visible(ref.name)} cannot be shown", visible(found.text), kind="bad")
+            return _which(store, ref, None), None, failed, True, None
+        view = views[state.view]
+        key = repr((state.view, ref.id, id(found), state.theme, getattr(view, "key", _no_key)(found, state)))
+        if key == shown:
+            return no_update, no_update, no_update, True, no_update
+        try:
+            content = view.layout(store, found, state)
+        except Exception:  # noqa: BLE001 - one view that fails leaves the others
+            traceback.print_exc()
+            told = (
+                "This is a defect of sp-profile; what it was doing is on the terminal. The other views work."
+            )
+            content = parts.notice("This view failed", told, kind="bad")
+        return _which(store, ref, found), downloads.menu(found), content, True, key
+
+
+def _no_key(opened: Opened, state: Shown) -> Any:
+    return None
+
+
+def _which(store: Store, ref: RunRef | None, opened: Opened | None) -> list[Any]:
+    """Which run is shown, and which others there are."""
+    runs = store.runs()
+    if not runs:
+        return []
+    select = dmc.Select(
+        id={"set": "run"},
+        data=[{"value": one.id, "label": visible(one.name)} for one in runs],
+        value=None if ref is None else ref.id,
+        searchable=len(runs) > 8,
+        allowDeselect=False,
+        size="xs",
+        w=230,
+        **parts.attrs({"aria-label": "Run"}),
+    )
+    told = [] if opened is None else [html.Li(visible(one)) for one in chips(opened.report)]
+    return [select, html.Ul(told, className="chips", **parts.attrs({"aria-label": "About the run"}))]
+
+
+def _loading(text: str) -> html.Section:
+    return html.Section([dmc.Loader(size="sm"), html.P(text)], className="notice", role="status")
+
+
+def _reading(ref: RunRef, found: Reading) -> html.Section:
+    share = found.done / max(found.total, 1)
+    bar = html.Div(html.I(style={"width": f"{share * 100:.0f}%"}), className="progress")
+    files = counted(len(ref.files.files), "trace")
+    return html.Section(
+        [
+            html.H2(f"Reading {visible(ref.name)}"),
+            bar,
+            html.P(f"{files}, {share * 100:.0f} % done. Big traces are kept: next time they open at once."),
+        ],
+        className="notice",
+        role="status",
+    )
+
+
+def _no_run(store: Store, state: Shown, settings: Settings) -> html.Section:
+    if store.runs():
+        return parts.notice(
+            "There is no such run here",
+            "The link names a run that this dashboard does not know. Choose one above.",
+            kind="bad",
+        )
+    if settings.paths and store.trouble:
+        return parts.notice(
+            "Nothing to show", visible(store.trouble), "Name a folder with traces of torch.profiler."
+        )
+    return parts.notice(
+        "No run is open",
+        "sp-profile dashboard PATH... opens traces of torch.profiler: files, folders, or folders of runs.",
+        "sp-profile run demo makes four runs in about a minute; load this page again when they are there.",
+        f"sp-profile {__version__}",
+    )

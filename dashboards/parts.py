@@ -1,0 +1,313 @@
+"""What all views are made of: panels, graphs with legends of our own, tables, lists of findings.
+
+Text from a trace reaches the page as text: components never take markup, `visible` writes out what acts on a
+screen, and plotly's labels went through `figures.label`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import dash_ag_grid as dag
+from dash import dcc, html
+
+from sp_profiler.ledger import LedgerEntry
+from sp_profiler.report import quality
+from sp_profiler.report.figures import unflattened
+from sp_profiler.report.format import counted, short_group, visible
+from sp_profiler.report.page import HOT
+from sp_profiler.report.page_parts import QUIET, ZOOMABLE, Part
+from sp_profiler.report.palette import THEMES
+from sp_profiler.report.table import Column, Table
+from sp_profiler.report.view import Shown
+
+_SHAPES = {
+    "/": "slash",
+    "\\": "backslash",
+    "x": "cross",
+    "-": "across",
+    "|": "upright",
+    "+": "plus",
+    ".": "dots",
+}
+
+GRAPH = QUIET | {"displaylogo": False}
+ZOOMED = ZOOMABLE | {"displayModeBar": True, "toImageButtonOptions": {"format": "svg", "scale": 1}}
+
+
+def attrs(given: dict[str, str]) -> dict[str, Any]:
+    """Attributes whose names Python cannot spell (`aria-label`), as a component takes them."""
+    return dict(given)
+
+
+def panel(
+    title: str, text: str, *children: Any, width: str = "", tools: Any = None, **more: Any
+) -> html.Section:
+    """A card with a heading; `text` stands beside it, `tools` at the right."""
+    head = html.Div(
+        [html.H2([title, html.Small(text)] if text else title), html.Span(className="spacer"), tools],
+        className="panel-head",
+    )
+    return html.Section(
+        [head, *children], className=f"panel {width}".strip(), **attrs({"aria-label": title}), **more
+    )
+
+
+def sentences(texts: Sequence[str]) -> html.Section:
+    """The main sentences of a report, figures set off; the first one is the largest."""
+    return html.Section([html.P(emphasised(text)) for text in texts], className="lead")
+
+
+def emphasised(text: str) -> list[Any]:
+    """A sentence with its figures in bold, as the HTML report has it."""
+    shown = visible(text)
+    parts: list[Any] = []
+    last = 0
+    for found in HOT.finditer(shown):
+        parts += [shown[last : found.start()], html.B(found[0])]
+        last = found.end()
+    return [*parts, shown[last:]]
+
+
+def figure_value(shown: Shown) -> html.Span:
+    """A figure with the field of the report that it is, exact."""
+    return html.Span(
+        shown.text, className="value", **attrs({"data-figure": shown.path, "data-value": shown.raw})
+    )
+
+
+def cards(all_shown: Sequence[Shown]) -> html.Dl:
+    """The figures on top."""
+    made = []
+    for place, shown in enumerate(all_shown):
+        inside: list[Any] = [figure_value(shown), html.Div(shown.note, className="note")]
+        if shown.share is not None and place:
+            bar = html.I(style={"width": f"{min(max(shown.share, 0), 1) * 100:.1f}%"})
+            inside.append(html.Div(bar, className="meter", **attrs({"aria-hidden": "true"})))
+        made.append(html.Div([html.Dt(shown.label), html.Dd(inside)], className="card"))
+    return html.Dl(made, className="cards")
+
+
+def figures_list(all_shown: Sequence[Shown]) -> html.Dl:
+    """Further figures, small."""
+    return html.Dl(
+        [
+            html.Div([html.Dt(shown.label), html.Dd([figure_value(shown), html.Small(shown.note)])])
+            for shown in all_shown
+        ],
+        className="figures",
+    )
+
+
+def graph(name: str, plot: Mapping[str, Any], theme: str, *, label: str = "") -> html.Div:
+    """A plot as `page_parts.plot` makes it, in a theme, with its legend above."""
+    layout = {**plot["layout"]}
+    _merge(layout, unflattened(plot["themes"][theme]))
+    is_quiet = plot["config"].get("displayModeBar") is False
+    config: Any = (GRAPH if is_quiet else ZOOMED) | {
+        "toImageButtonOptions": {"format": "svg", "filename": name}
+    }
+    height = layout.get("height", 300)
+    return html.Div(
+        [
+            legend(plot["data"]),
+            dcc.Graph(
+                id=f"graph-{name}",
+                figure={"data": plot["data"], "layout": layout},
+                config=config,
+                responsive=True,
+                style={"height": f"{height}px"},
+            ),
+        ],
+        className="plot",
+        role="img",
+        **attrs({"aria-label": label or name}),
+    )
+
+
+def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
+    for key, value in more.items():
+        if isinstance(value, Mapping):
+            inner = dict(into.get(key) or {})
+            _merge(inner, value)
+            into[key] = inner
+        else:
+            into[key] = value
+
+
+def legend(data: Sequence[Mapping[str, Any]]) -> html.Ul | None:
+    """Names and looks of the traces that have any; it wraps, and no mode bar covers it."""
+    seen: dict[str, html.Li] = {}
+    for trace in data:
+        marker, name = trace.get("marker") or {}, trace.get("name")
+        color = marker.get("color") or trace.get("fillcolor")
+        if not name or name in seen or not isinstance(color, str):
+            continue
+        pattern = (marker.get("pattern") or trace.get("fillpattern") or {}).get("shape") or ""
+        seen[name] = html.Li([swatch(color, pattern), name])
+    return html.Ul(list(seen.values()), className="legend") if seen else None
+
+
+def swatch(color: str, pattern: str) -> html.I:
+    return html.I(className=f"swatch {_SHAPES.get(pattern, '')}".strip(), style={"backgroundColor": color})
+
+
+def part(made: Part, theme: str) -> list[Any]:
+    """A section of plots and tables, as the HTML reports have it."""
+    if made.told:
+        return [notice("Nothing to show", made.told[:1].upper() + made.told[1:])]
+    plots = [
+        panel(one.title, one.text, graph(name, made.plots[name], theme, label=one.title), width=one.width)
+        for name, one in made.panels.items()
+    ]
+    return [html.Div(plots, className="grid"), *(table_panel(table, theme) for table in made.tables)]
+
+
+def notice(title: str, *text: Any, kind: str = "") -> html.Section:
+    """An empty state, or what went wrong."""
+    return html.Section(
+        [html.H2(title), *(html.P(one) for one in text)], className=f"notice {kind}".strip(), role="status"
+    )
+
+
+def table_panel(table: Table, theme: str, tools: Any = None) -> html.Section:
+    return panel(table.title, table.note, grid(table, theme), width="wide", tools=tools)
+
+
+_NUMERIC = ("int", "ms", "us", "ratio", "bytes", "mib", "number")
+
+
+def grid(table: Table, theme: str, height: int | None = None, **options: Any) -> dag.AgGrid:
+    """A table that sorts and filters. Values stay numbers; the page formats them."""
+    rows = [
+        {str(place): _cell(table.columns[place], value) for place, value in enumerate(row)}
+        for row in table.rows
+    ]
+    most = 14
+    height = height or 44 + 34 * min(max(len(rows), 1), most) + 14
+    columns = [column_def(str(place), column) for place, column in enumerate(table.columns)]
+    return grid_of(f"grid-{table.id}", columns, rows, theme, height, **options)
+
+
+def grid_of(
+    name: Any,
+    columns: list[dict[str, Any]],
+    rows: list[dict[str, Any]],
+    theme: str,
+    height: int,
+    **options: Any,
+) -> dag.AgGrid:
+    inner = {
+        "theme": {"function": _grid_theme(theme)},
+        "rowHeight": 32,
+        "headerHeight": 36,
+        "animateRows": False,
+        "suppressCellFocus": False,
+        "enableCellTextSelection": True,
+        "ensureDomOrder": True,
+        "tooltipShowDelay": 300,
+        "overlayNoRowsTemplate": "nothing matches",
+    } | options.pop("inner", {})
+    return dag.AgGrid(
+        id=name,
+        columnDefs=columns,
+        rowData=rows,
+        defaultColDef={"sortable": True, "resizable": True, "filter": True, "minWidth": 84},
+        columnSize="autoSize",
+        dashGridOptions=inner,
+        style={"height": f"{height}px", "width": "100%"},
+        **options,
+    )
+
+
+def column_def(key: str, column: Column) -> dict[str, Any]:
+    """A column of ag-grid: the unit stands in the header, the page's script formats what is in the cells."""
+    numeric = column.kind in _NUMERIC
+    unit = {"ms": "ms", "us": "µs"}.get(column.kind, column.unit)
+    made: dict[str, Any] = {
+        "field": key,
+        "headerName": f"{column.label} [{unit}]" if unit else column.label,
+        "filter": "agNumberColumnFilter" if numeric else "agTextColumnFilter",
+        "type": "rightAligned" if numeric else None,
+        "sortingOrder": ["desc", "asc", None] if numeric else ["asc", "desc", None],
+    }
+    if numeric:
+        made["valueFormatter"] = {"function": f"cell(params.value, '{column.kind}')"}
+        if column.kind in ("ms", "us", "ratio"):  # numbers of filters are in the unit of the header
+            made["filterValueGetter"] = {"function": f"inUnit(params.data['{key}'], '{column.kind}')"}
+    else:
+        made |= {"tooltipField": key, "maxWidth": 340}
+    return {name: value for name, value in made.items() if value is not None}
+
+
+def _cell(column: Column, value: Any) -> Any:
+    if isinstance(value, str):
+        return visible(short_group(value) if column.label == "Group" else value)
+    return value
+
+
+def _grid_theme(theme: str) -> str:
+    look = THEMES[theme]
+    soft = "#eef2f8" if theme == "light" else "#1f2732"
+    given = {
+        "backgroundColor": look["paper"],
+        "foregroundColor": look["ink"],
+        "borderColor": look["line"],
+        "headerBackgroundColor": soft,
+        "headerTextColor": look["muted"],
+        "oddRowBackgroundColor": look["paper"],
+        "rowHoverColor": soft,
+        "browserColorScheme": theme,
+        "fontSize": 13,
+        "headerFontSize": 12,
+        "wrapperBorderRadius": 8,
+        "cellHorizontalPadding": 10,
+    }
+    return f"themeQuartz.withParams({json.dumps(given)})"
+
+
+def ledger(entries: Sequence[LedgerEntry]) -> html.Section | None:
+    """The data-quality ledger; nothing only where nothing is to be said."""
+    shown = quality.shown(entries)
+    if not shown:
+        return None
+    told = [entry for entry in shown if entry.severity != "note"]
+    notes = [entry for entry in shown if entry.severity == "note"]
+    parts: list[Any] = []
+    if told:
+        parts.append(html.Ul([_irregular(entry) for entry in told], className="list"))
+    if notes:
+        summary = html.Summary(f"{counted(len(notes), 'note')}: what is legal, and why some figures are null")
+        parts.append(
+            html.Details([summary, html.Ul([_irregular(entry) for entry in notes], className="list")])
+        )
+    text = f"{quality.totals(shown)}: what was repaired, dropped or assumed"
+    return panel("Data quality", text, *parts, id="data-quality")
+
+
+def _irregular(entry: LedgerEntry) -> html.Li:
+    facts = [entry.code]
+    facts += [f"×{entry.count}"] if entry.count != 1 else []
+    facts += [entry.file] if entry.file else []
+    facts += [f"first at byte {entry.first_offset}"] if entry.first_offset is not None else []
+    return html.Li([tag(entry.severity), visible(entry.text), " ", html.Code(visible(" · ".join(facts)))])
+
+
+def tag(severity: str) -> html.Span:
+    return html.Span(severity, className=f"tag {severity}")
+
+
+def key_values(pairs: Sequence[tuple[str, Any]]) -> html.Dl:
+    """Facts in two columns."""
+    return html.Dl(
+        [html.Div([html.Dt(name), html.Dd(value)]) for name, value in pairs if value not in (None, "")],
+        className="facts",
+    )
+
+
+def safe_name(text: str) -> str:
+    """A name for a file that is downloaded."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")[:80] or "run"

@@ -1,0 +1,7 @@
+from __future__ import annotations
+
+from dashboards import parts
+
+
+def layout(store, opened, state):
+    return parts.notice("soon")

@@ -1,0 +1,149 @@
+"""Overview: the main sentences, the step's time, why communication is exposed, findings, data quality."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dash import dcc, html
+
+from dashboards import parts
+from dashboards.state import State, link
+from dashboards.store import Opened, Store
+from sp_profiler.report import figures, view
+from sp_profiler.report.cause_figures import step_by_cause
+from sp_profiler.report.format import counted, percent, visible
+from sp_profiler.report.html import settings
+from sp_profiler.report.model import Finding, Report
+from sp_profiler.report.page_parts import QUIET, plot
+from sp_profiler.report.why import CauseRow, cause_rows
+
+_SENTENCES = 4  # of a report's that are shown at once
+
+
+def layout(store: Store, opened: Opened, state: State) -> list[Any]:
+    report, theme = opened.report, state.theme or "light"
+    quality = parts.ledger(report.data_quality)
+    left = [*_why(report, state), *([quality] if quality is not None else [])]
+    right = _findings(report, state)
+    columns = [html.Div(side, className="column") for side in (left, right) if side]
+    shown = [
+        _if_rest(report),
+        parts.cards(view.cards(report)),
+        html.Div(_times(report, theme), className="grid"),
+    ]
+    figures_panel = parts.panel(
+        "All figures", view.per_text(report), parts.figures_list(view.more_figures(report))
+    )
+    return [*shown, html.Div(columns, className="columns"), figures_panel, _about(report)]
+
+
+def _if_rest(report: Report) -> html.Div:
+    """The main sentences; those after the first ones unfold."""
+    first, rest = report.summary[:_SENTENCES], report.summary[_SENTENCES:]
+    made: list[Any] = [parts.sentences(first)]
+    if rest:
+        more = html.Summary(f"{counted(len(rest), 'more sentence')}")
+        made.append(html.Details([more, parts.sentences(["", *rest])], className="more"))
+    return html.Div(made)
+
+
+def _times(report: Report, theme: str) -> list[Any]:
+    per = view.per_text(report)
+    cut = len(report.ranks) - len(figures.drawn_ranks(report))
+    per += f"; the {figures.MOST_BARS} most exposed of {len(report.ranks)}" if cut > 0 else ""
+    made = []
+    if report.ranks:
+        bars = parts.graph("step-time", plot(step_by_cause(report), QUIET), theme, label="Time by rank")
+        made.append(parts.panel("Time by rank", f"{per}; exposed time by its cause", bars, width="wide"))
+    if report.totals.comm_ns:
+        under = parts.graph("hidden-under", plot(figures.hidden_under(report), QUIET), theme)
+        made.append(parts.panel("What communication runs under", "by role, and the exposed rest", under))
+        kinds = parts.graph("collectives", plot(figures.collectives(report), QUIET), theme)
+        made.append(parts.panel("Collectives", "by operation, group and purpose", kinds))
+    return made
+
+
+def _why(report: Report, state: State) -> list[Any]:
+    rows = cause_rows(report)
+    if not rows:
+        return []
+    text = f"{view.per_text(report)}; the causes sum to all exposed time"
+    causes = html.Ul([_cause(row, state) for row in rows], className="causes")
+    return [
+        parts.panel("Why communication is exposed", text, causes, width="" if report.findings else "wide")
+    ]
+
+
+def _cause(row: CauseRow, state: State) -> html.Li:
+    name = dcc.Link(row.name, href=link(state, view="overlap", cause=row.key), title="these collectives")
+    value = html.Span(
+        row.text, className="num", **parts.attrs({"data-figure": row.path, "data-value": row.raw})
+    )
+    return html.Li(
+        [
+            html.Span([name, html.Small(row.meaning)]),
+            value,
+            html.Span(row.percent, className="num"),
+            html.Small(row.change, className="change"),
+        ]
+    )
+
+
+def _findings(report: Report, state: State) -> list[Any]:
+    if not report.findings:
+        return []
+    count = counted(len(report.findings), "finding")
+    items = html.Ul([_finding(one, state) for one in report.findings], className="list")
+    return [parts.panel("Findings", count, items, width="wide")]
+
+
+def _finding(finding: Finding, state: State) -> html.Li:
+    evidence = "\n".join(f"{visible(key)}: {visible(item)}" for key, item in finding.evidence.items())
+    made: list[Any] = [parts.tag(finding.severity), visible(finding.text), _links(finding, state)]
+    if finding.advice:
+        made.append(html.Span([html.B("What to do: "), visible(finding.advice)], className="todo"))
+    made.append(html.Details([html.Summary("Evidence"), html.Pre(evidence)]))
+    return html.Li(made)
+
+
+_CAUSE_OF = {
+    "peer-skew": "peer-skew",
+    "synchronous-with-partner": "synchronous",
+    "synchronous-without-partner": "synchronous",
+    "partner-too-short": "partner-too-short",
+    "late-partner": "late-partner",
+    "queued": "queued",
+    "no-partner": "no-partner",
+    "exposed-for-unknown-cause": "unknown",
+}
+
+
+def _links(finding: Finding, state: State) -> html.Span | None:
+    """Where the evidence of a finding can be looked at."""
+    made: list[Any] = []
+    evidence = finding.evidence
+    if finding.code in _CAUSE_OF:
+        made.append(dcc.Link("collectives", href=link(state, view="overlap", cause=_CAUSE_OF[finding.code])))
+    elif finding.code.startswith(("memory", "saved", "kept", "gather", "recompute")) or "bytes" in str(
+        evidence.keys()
+    ):
+        made.append(dcc.Link("memory", href=link(state, view="memory")))
+    elif "straggler" in finding.code or "skew" in finding.code or "rank" in evidence:
+        made.append(dcc.Link("ranks", href=link(state, view="across")))
+    return html.Span(made, className="links") if made else None
+
+
+def _about(report: Report) -> html.Section:
+    known = settings(report)
+    facts = [(visible(name), visible(item)) for name, item in known["facts"]]
+    cover = report.coverage
+    facts += [
+        ("GEMM time of known role", percent(cover.gemm_role_known_ratio)),
+        ("Communication of known purpose", percent(cover.purpose_known_ratio)),
+        ("Communication with metadata", percent(cover.comm_metadata_ratio)),
+    ]
+    more = [
+        html.Details([html.Summary(visible(name)), html.Pre("\n".join(visible(line) for line in lines))])
+        for name, lines in known["more"]
+    ]
+    return parts.panel("About the run", visible(report.run.path), parts.key_values(facts), *more)
