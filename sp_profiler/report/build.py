@@ -23,6 +23,7 @@ from sp_profiler.analysis.results import (
 )
 from sp_profiler.analysis.totals import total, total_coverage
 from sp_profiler.ledger import Ledger, LedgerEntry
+from sp_profiler.report.context_sentences import sentences as context_sentences
 from sp_profiler.report.findings import EndsDisagree, Facts, findings
 from sp_profiler.report.format import counted, rank_list
 from sp_profiler.report.memory import NOT_RECORDED, of_run
@@ -81,6 +82,17 @@ def build(
     workload = run.workload
     gemms = merge_gemms(gemm for result in results for gemm in result.gemms)
     kept = of_run(memory, run_json, collectives, gemms, windows, is_cpu=is_cpu)
+    basis = Basis(
+        totals,
+        ranks,
+        measured,
+        len(numbers) if used == "step" else 0,
+        windows,
+        is_cpu,
+        across.skew_wait_ns,
+        across.stragglers or (),
+    )
+    first, *others = sentences(basis)
     return Report(
         tool=Tool("sp-profiler", __version__),
         environment=_environment(run_json, facts),
@@ -97,18 +109,9 @@ def build(
         gemms=gemms,
         coverage=coverage,
         summary=[
-            *sentences(
-                Basis(
-                    totals,
-                    ranks,
-                    measured,
-                    len(numbers) if used == "step" else 0,
-                    windows,
-                    is_cpu,
-                    across.skew_wait_ns,
-                    across.stragglers or (),
-                )
-            ),
+            first,
+            *context_sentences(context_parallel, basis),
+            *others,
             *(memory_sentences(kept.memory) if kept.memory is not None else ()),
         ],
         findings=findings(
@@ -126,6 +129,7 @@ def build(
                 stragglers=across.stragglers,
                 ends_disagree=_ends_disagree(across),
                 memory=kept.memory,
+                context_parallel=context_parallel,
             )
         ),
         data_quality=_ledger(

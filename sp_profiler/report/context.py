@@ -20,7 +20,7 @@ from sp_profiler.analysis.context_parallel.results import (
     StepModel,
 )
 
-PHASES = ("forward", "backward")
+PHASES = ("forward", "recompute", "backward")
 SCHEME_NAMES = {
     "ring": "Ring attention",
     "ring-self-attention": "Ring self-attention",
@@ -30,7 +30,12 @@ SCHEME_NAMES = {
     "unknown": "Context parallelism of an unknown scheme",
 }
 RINGS = ("ring", "ring-self-attention", "usp")
-PAYLOADS = {"kv": "K, V", "k": "K", "v": "V", "q": "Q", "dkv": "dK, dV", "dk": "dK", "dv": "dV", "dq": "dQ"}
+PAYLOADS = {
+    "q": "Q", "k": "K", "v": "V", "kv": "K, V", "qkv": "Q, K, V", "out": "out", "dout": "dOut", "dq": "dQ",
+    "dk": "dK", "dv": "dV", "dkv": "dK, dV", "kv+dkv": "K, V, dK, dV", "dqkv": "dQ, dK, dV",
+}  # fmt: skip
+_EXCHANGED = ("q", "qkv", "out", "dout", "dqkv")
+"""What only all-to-alls carry, never a ring."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +80,12 @@ def exposure(hops: Iterable[Hop]) -> Exposure:
 
 @dataclass(frozen=True)
 class HopSum:
-    """One hop of a phase over all ranks: medians of the ranks' medians, and sums."""
+    """One hop of a phase over all ranks: medians of the ranks' medians, and sums.
 
+    `way`: hop (of a ring), all-to-all or all-gather.
+    """
+
+    way: str
     phase: str
     payload: str
     hop: int
@@ -170,36 +179,53 @@ class Family:
             return f"{name[:-1]}; {', '.join(told)})"
         return f"{name} ({', '.join(told)})"
 
-    @property
-    def noun(self) -> str:
-        return "hops" if self.is_ring else "transfers"
+    def way(self, hop: Hop) -> str:
+        """How it travels: hop (around a ring), all-to-all or all-gather; transfer where nobody knows."""
+        scheme = self.first.scheme
+        if scheme == "usp":
+            in_ring = hop.group not in self._exchanging or hop.source is not None or hop.target is not None
+            return "hop" if in_ring else "all-to-all"
+        return _WAYS.get(scheme, "transfer")
 
-    def exposure(self, phase: str | None = None) -> Exposure:
-        return exposure(hop for hop in self.hops if phase in (None, hop.phase))
+    @cached_property
+    def _exchanging(self) -> frozenset[str]:
+        """Groups that exchange heads for tokens (one may do both)."""
+        return frozenset(hop.group for hop in self.hops if hop.payload in _EXCHANGED)
 
-    def passes(self, phase: str) -> int:
-        """Passes of all ranks: those of each rank's hop that was seen most."""
-        seen: dict[tuple[str, int | None, int], int] = {}
+    @cached_property
+    def by_way(self) -> dict[str, tuple[Hop, ...]]:
+        """Its hops by how they travel; the ring's first."""
+        found: dict[str, list[Hop]] = {}
         for hop in self.hops:
-            if hop.phase == phase:
-                key = (hop.group, hop.rank, hop.device)
-                seen[key] = max(seen.get(key, 0), hop.passes)
-        return sum(seen.values())
+            found.setdefault(self.way(hop), []).append(hop)
+        return {way: tuple(found[way]) for way in sorted(found, key=lambda way: way != "hop")}
+
+    def exposure(self, phase: str | None = None, way: str | None = None) -> Exposure:
+        hops = self.hops if way is None else self.by_way.get(way, ())
+        return exposure(hop for hop in hops if phase in (None, hop.phase))
 
     @cached_property
     def hop_sums(self) -> list[HopSum]:
         """Hops over ranks: forward before backward, in the order of the ring."""
-        found: dict[tuple[str, str, int], list[Hop]] = {}
-        for hop in self.hops:
-            found.setdefault((hop.phase, hop.payload, hop.hop), []).append(hop)
-        payloads = list(dict.fromkeys(hop.payload for hop in self.hops))
+        found: dict[tuple[str, str, str, int], list[Hop]] = {}
+        for way, hops in self.by_way.items():
+            for hop in hops:
+                found.setdefault((way, hop.phase, hop.payload, hop.hop), []).append(hop)
+        ways = list(self.by_way)
         made = [HopSum(*key, tuple(hops)) for key, hops in found.items()]
-        return sorted(made, key=lambda one: (phase_place(one.phase), one.hop, payloads.index(one.payload)))
+        return sorted(made, key=lambda s: (ways.index(s.way), phase_place(s.phase), s.hop, s.payload))
 
 
 def phase_place(phase: str) -> tuple[int, str]:
     """A sort key that puts forward first and phases of other names last."""
     return (PHASES.index(phase) if phase in PHASES else len(PHASES), phase)
+
+
+_WAYS = {"ring": "hop", "ring-self-attention": "hop", "ulysses": "all-to-all", "all-gather": "all-gather"}
+
+
+def plural(way: str) -> str:
+    return f"{way}s"
 
 
 def payload_name(payload: str) -> str:

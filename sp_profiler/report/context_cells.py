@@ -30,9 +30,10 @@ def cells(
     columns: Columns,
     rows: Iterable[tuple[Family, Row]],
     optional: Sequence[str] = (),
+    leave_out: Sequence[str] = (),
 ) -> tuple[list[tuple[str, str, str]], list[Row]]:
     """Columns and rows of a listing: the scheme in front where there is more than one kind, and without
-    those of the columns `optional` (labels) in which no row has a value; 0 counts as none."""
+    the columns `leave_out` (labels) and those of `optional` in which no row has a value; 0 counts as none."""
     several = len(kinds) > 1
     shown = [("Scheme", TEXT, ""), *columns] if several else list(columns)
     made = [[family.short_name, *row] if several else row for family, row in rows]

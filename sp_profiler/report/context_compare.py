@@ -11,7 +11,6 @@ from sp_profiler.report.context import (
     Exposure,
     Family,
     balances,
-    copy_sums,
     exposure,
     families,
 )
@@ -29,22 +28,9 @@ def listings(reports: Sequence[Report]) -> list[Listing]:
 
 
 def time_of(report: Report) -> Exposure | None:
-    """Sums over all ranks of a run's hops and all-to-alls; None where there are none."""
-    kinds = families(report.context_parallel)
-    if not any(family.hops or family.layout_copies for family in kinds):
-        return None
-    parts = [_time(family) for family in kinds]
-    names = ("hidden_ns", "exposed_ns", "communication_ns", "imbalance_ns", "skew_ns", "unknown_ns")
-    return Exposure(*(sum(getattr(one, name) for one in parts) for name in names))
-
-
-def _time(family: Family) -> Exposure:
-    """Of a family that is no ring its all-to-alls, of which the causes are not divided like a hop's."""
-    if family.hops:
-        return exposure(family.hops)
-    took = sum(one.comm_ns for one in family.layout_copies)
-    exposed = sum(one.exposed_ns for one in family.layout_copies)
-    return Exposure(took - exposed, exposed, 0, 0, 0, exposed)
+    """Sums over all ranks of a run's hops and other transfers; None where none was measured."""
+    hops = [hop for family in families(report.context_parallel) for hop in family.hops]
+    return exposure(hops) if hops else None
 
 
 def side_by_side(reports: Sequence[Report]) -> Listing:
@@ -55,18 +41,18 @@ def side_by_side(reports: Sequence[Report]) -> Listing:
     whole = all(by_step(report) for report in reports)
     columns = (
         ("Run", "text", ""),
-        ("Scheme", "text", ""),
-        ("Layout", "text", ""),
-        ("Ranks", "int", ""),
         ("Hidden, forward", "ratio", "%"),
         ("Hidden, backward", "ratio", "%"),
+        ("Even, measured", "ratio", "%"),
+        ("By counting", "ratio", "%"),
         ("Exposed", "ms", "ms"),
         ("Communication", "ms", "ms"),
         ("Imbalance", "ms", "ms"),
         ("Skew", "ms", "ms"),
-        ("Even, measured", "ratio", "%"),
-        ("By counting", "ratio", "%"),
         ("Layout copies", "ms", "ms"),
+        ("Scheme", "text", ""),
+        ("Layout", "text", ""),
+        ("Ranks", "int", ""),
     )
     optional = ("Skew", "Imbalance", "Communication", "Layout copies", "By counting", "Layout")
     kept = [
@@ -75,8 +61,8 @@ def side_by_side(reports: Sequence[Report]) -> Listing:
         if name not in optional or any(row[at] is not None for row in rows)
     ]
     note = (
-        "Hidden: of the time of hops and all-to-alls. Even: an even division of attention over the sum of "
-        "the ring steps' slowest ranks, of forward and backward the lower one."
+        "Hidden: of the time of hops and other transfers. Even: an even division of attention over the sum "
+        "of the ring steps' slowest ranks, of forward and backward the lower one."
     )
     return Listing(
         "context-compare",
@@ -86,33 +72,24 @@ def side_by_side(reports: Sequence[Report]) -> Listing:
         note,
         f"means per {'step and ' if whole else ''}rank",
         (),
-        [kept.index(place) for place in (1, 3, 12, 9) if place in kept],
+        [],
     )
 
 
 def _row(report: Report, family: Family) -> list[Any]:
     count = windows_of(report)
-    whole = _time(family)
+    whole = family.exposure()
     parts: list[float | None] = [whole.communication_ns, whole.imbalance_ns, whole.skew_ns]
     parts = [None if whole.unknown_ns else ns / count for ns in parts if ns is not None]
     ratios = [family.exposure(phase).hidden_ratio for phase in ("forward", "backward")]
-    if not family.hops:
-        ratios = [_hidden_of_copies(family, phase) for phase in ("forward", "backward")]
     measured, ideal = evenness(family)
     copies = sum(one.copy_ns for one in family.layout_copies) / count if family.layout_copies else None
     one = family.first
     name = SCHEME_NAMES[one.scheme].split(" (")[0]
     return [
-        run_label(report), name, one.layout, len(one.ranks) * len(family.schemes), *ratios,
-        whole.exposed_ns / count if family.hops or family.layout_copies else None, *parts, measured, ideal,
-        copies,
+        run_label(report), *ratios, measured, ideal, whole.exposed_ns / count if family.hops else None,
+        *parts, copies, name, one.layout, len(one.ranks) * len(family.schemes),
     ]  # fmt: skip
-
-
-def _hidden_of_copies(family: Family, phase: str) -> float | None:
-    sums = [one for one in copy_sums(family) if one.phase == phase and one.comm_ns]
-    took = sum(one.comm_ns for one in sums)
-    return (took - sum(one.exposed_ns for one in sums)) / took if took else None
 
 
 def evenness(family: Family) -> tuple[float | None, float | None]:
@@ -126,7 +103,7 @@ def evenness(family: Family) -> tuple[float | None, float | None]:
 def answers(reports: Sequence[Report]) -> list[str]:
     """Whether hops are hidden in each run, and how even their work is, in a sentence each."""
     rows = [(r, family) for r in ordered(reports) for family in families(r.context_parallel)]
-    hidden = [(visible(run_label(r)), _time(family).hidden_ratio) for r, family in rows]
+    hidden = [(visible(run_label(r)), family.exposure().hidden_ratio) for r, family in rows]
     told = [
         f"{name} hides {'nothing' if not ratio else percent(ratio)}"
         for name, ratio in hidden
@@ -135,7 +112,7 @@ def answers(reports: Sequence[Report]) -> list[str]:
     said = []
     if told:
         first, *rest = told
-        said.append("; ".join([f"{first} of the time of its hops", *rest]) + ".")
+        said.append("; ".join([f"{first} of the time of its transfers", *rest]) + ".")
     return [*said, *_uneven(rows)]
 
 
@@ -162,9 +139,9 @@ def summary(report: Report) -> list[dict[str, Any]] | None:
 
 
 def _summary(family: Family) -> dict[str, Any]:
-    one, whole = family.first, _time(family)
+    one, whole = family.first, family.exposure()
     measured, ideal = evenness(family)
-    known = bool(family.hops or family.layout_copies)
+    known = bool(family.hops)
     return {
         "scheme": one.scheme,
         "layout": one.layout,

@@ -32,30 +32,33 @@ _TRANSFERS = (
     Look("", "#8C6BB1", "|"),
 )
 _LINE = "#7b8797"  # seen on white and on the dark paper
+_MANY = 16  # ranks from which on their bars are thin
+_BESIDE = 24  # hops up to which phases stand beside each other
 _ROW = 190  # pixels of a phase
 
 
-def hops(family: Family) -> go.Figure | None:
+def hops(sums: Sequence[HopSum]) -> go.Figure | None:
     """Hop by hop, transfer beside the attention that runs meanwhile: medians over ranks, lines from the
     least to the most. Forward above backward."""
-    drawn = [one for one in family.hop_sums if one.transfer_ns is not None or one.attention_ns is not None]
+    drawn = [one for one in sums if one.transfer_ns is not None or one.attention_ns is not None]
     phases = sorted({one.phase for one in drawn}, key=phase_place)
     if not phases:
         return None
-    figure = make_subplots(
-        rows=len(phases), cols=1, vertical_spacing=0.2, subplot_titles=[f"<b>{phase}</b>" for phase in phases]
-    )
+    beside = max(one.hop for one in drawn) < _BESIDE  # else one phase above the other
+    rows, columns = (1, len(phases)) if beside else (len(phases), 1)
+    figure = make_subplots(rows=rows, cols=columns, vertical_spacing=0.2, horizontal_spacing=0.07)
     payloads = list(dict.fromkeys(one.payload for one in drawn))
     numbered = _by_number(drawn)
-    for row, phase in enumerate(phases, 1):
-        sums = [one for one in drawn if one.phase == phase]
+    for place, phase in enumerate(phases, 1):
+        cell = {"row": 1, "col": place} if beside else {"row": place, "col": 1}
+        of_phase = [one for one in drawn if one.phase == phase]
         looks = dict(zip(payloads, _TRANSFERS * len(payloads), strict=False))
         for payload in payloads:
-            mine = [one for one in sums if one.payload == payload]
+            mine = [one for one in of_phase if one.payload == payload]
             shown = Look(f"transfer of {payload_name(payload)}", looks[payload].color, looks[payload].pattern)
-            _pairs(figure, shown, mine, "transfer_ns", row, numbered)
-        _pairs(figure, ROLE["attention"], _with_attention(sums), "attention_ns", row, numbered)
-    figure = styled(figure, height=70 + _ROW * len(phases), x_title="")
+            _pairs(figure, shown, mine, "transfer_ns", cell, numbered)
+        _pairs(figure, ROLE["attention"], _with_attention(of_phase), "attention_ns", cell, numbered)
+    figure = styled(figure, height=80 + _ROW * rows, x_title="hop" if numbered else "")
     value_axis(figure, "y", "ms")
     figure.update_xaxes(
         type="linear" if _by_number(drawn) else "category", showgrid=False, rangemode="normal"
@@ -63,15 +66,23 @@ def hops(family: Family) -> go.Figure | None:
     if _by_number(drawn):
         last = max(one.hop for one in drawn)
         figure.update_xaxes(tick0=0, dtick=max(1, -(-(last + 1) // 16)), range=[-0.6, last + 0.6])
-        figure.update_xaxes(title={"text": "hop", "standoff": 4, "font": {"size": 12}}, row=len(phases))
     figure.update_layout(barmode="group", bargap=0.25, margin={"l": 8, "r": 16, "t": 28, "b": 8})
-    figure.update_annotations(x=0, xanchor="left", font={"size": 12})
+    _titles(figure, phases)
     return figure
 
 
 def _by_number(drawn: Sequence[HopSum]) -> bool:
-    """Whether there are several hops of one kind; else each transfer is named by what it sends."""
-    return any(one.hop for one in drawn)
+    """Whether hops of a ring are counted; else each transfer is named by what it sends."""
+    return any(one.way == "hop" for one in drawn)
+
+
+def _place(one: HopSum, sums: Sequence[HopSum], numbered: bool) -> int | str:
+    """Where its bars stand: at its number, else at what it sends, with the number where several send that."""
+    if numbered:
+        return one.hop
+    name = payload_name(one.payload)
+    alike = sum((other.phase, other.payload) == (one.phase, one.payload) for other in sums)
+    return f"{name} · {one.hop}" if alike > 1 else name
 
 
 def _with_attention(sums: Sequence[HopSum]) -> list[HopSum]:
@@ -84,7 +95,7 @@ def _with_attention(sums: Sequence[HopSum]) -> list[HopSum]:
 
 
 def _pairs(
-    figure: go.Figure, look: Look, sums: Sequence[HopSum], name: str, row: int, numbered: bool
+    figure: go.Figure, look: Look, sums: Sequence[HopSum], name: str, cell: dict[str, int], numbered: bool
 ) -> None:
     """A bar for each hop in which this time is known, with its spread over ranks."""
     known = [one for one in sums if getattr(one, name) is not None]
@@ -93,7 +104,7 @@ def _pairs(
     values = [[ns for hop in one.hops if (ns := getattr(hop, name)) is not None] for one in known]
     middles = [getattr(one, name) for one in known]
     figure.add_bar(
-        x=[one.hop if numbered else payload_name(one.payload) for one in known],
+        x=[_place(one, sums, numbered) for one in known],
         y=[ns / 1e6 for ns in middles],
         name=look.label,
         marker=marker(look),
@@ -102,9 +113,18 @@ def _pairs(
             _hover(one, look, ns, spread) for one, ns, spread in zip(known, middles, values, strict=True)
         ],
         hoverinfo="text",
-        row=row,
-        col=1,
+        **cell,  # type: ignore[arg-type]
     )
+
+
+def _titles(figure: go.Figure, titles: Sequence[str]) -> None:
+    """A title above each panel, which goes where the panel goes."""
+    for place, title in enumerate(titles, 1):
+        number = "" if place == 1 else place
+        figure.add_annotation(
+            text=f"<b>{label(title)}</b>", x=0, y=1, xref=f"x{number} domain", yref=f"y{number} domain",
+            xanchor="left", yanchor="bottom", showarrow=False, font={"size": 12}, borderpad=2,
+        )  # fmt: skip
 
 
 def _spread(middles: Sequence[int], values: Sequence[Sequence[int]]) -> dict[str, Any]:
@@ -131,14 +151,16 @@ def work(found: Sequence[PhaseBalance]) -> go.Figure | None:
 
     Of several sets of ranks the least even one is drawn.
     """
+    if not any(len(row) > 1 for one in found for row in one.least_even.work_ns):
+        return None  # keys and values are all there: nothing happens step by step
     maps = [drawn for one in found if (drawn := _measured(one)) is not None]
     maps += [_counted(one) for one in found if one.least_even.scores is not None][:1]
     if not maps:
         return None
     figure = make_subplots(rows=1, cols=len(maps), horizontal_spacing=0.1)
-    most = max(cell for _, z, _, _ in maps for row in z for cell in row if cell is not None)
-    ranks = max(len(z) for _, z, _, _ in maps)
-    for place, (title, z, names, hover) in enumerate(maps, 1):
+    most = max(cell for _, z, *_ in maps for row in z for cell in row if cell is not None)
+    ranks = max(len(z) for _, z, *_ in maps)
+    for place, (title, z, names, told, unit) in enumerate(maps, 1):
         small = len(z) <= MOST_NAMED and len(z[0]) <= MOST_NAMED
         figure.add_heatmap(
             z=z,
@@ -147,8 +169,9 @@ def work(found: Sequence[PhaseBalance]) -> go.Figure | None:
             coloraxis="coloraxis",
             xgap=1,
             ygap=1,
-            hovertext=hover,
-            hoverinfo="text",
+            customdata=told,
+            hovertemplate="%{y}, ring step %{x}<br>%{z:.3f} × even<br>"
+            f"%{{customdata}} {unit}<extra></extra>",
             texttemplate="%{z:.2f}" if small else None,
             textfont={"size": 11},
             row=1,
@@ -169,17 +192,12 @@ def work(found: Sequence[PhaseBalance]) -> go.Figure | None:
         },
         margin={"l": 8, "r": 8, "t": 30, "b": 8},
     )
-    for place, (title, *_) in enumerate(maps, 1):
-        number = "" if place == 1 else place
-        figure.add_annotation(
-            text=f"<b>{title}</b>", x=0, y=1, xref=f"x{number} domain", yref=f"y{number} domain",
-            xanchor="left", yanchor="bottom", showarrow=False, font={"size": 12}, borderpad=2,
-        )  # fmt: skip
+    _titles(figure, [title for title, *_ in maps])
     return figure
 
 
-_Map = tuple[str, list[list[float | None]], list[str], list[list[str]]]
-"""Title, cells by rank and ring step, names of the ranks, hovers."""
+_Map = tuple[str, list[list[float | None]], list[str], list[list[Any]], str]
+"""Title, cells by rank and ring step, names of the ranks, and what each cell is of, with its unit."""
 
 
 def _measured(one: PhaseBalance) -> _Map | None:
@@ -188,28 +206,20 @@ def _measured(one: PhaseBalance) -> _Map | None:
     if not even:
         return None
     cell = even / max(len(row) for row in balance.work_ns)
-    z = [[None if ns is None else ns / cell for ns in row] for row in balance.work_ns]
-    names = [rank_name(rank) for rank in balance.ranks]
-    hover = [
-        [f"{name}, ring step {step}<br>{duration(ns)} of attention" for step, ns in enumerate(row)]
-        for name, row in zip(names, balance.work_ns, strict=True)
+    z = [[None if ns is None else round(ns / cell, 4) for ns in row] for row in balance.work_ns]
+    told: list[list[Any]] = [
+        [None if ns is None else round(ns / 1e6, 4) for ns in row] for row in balance.work_ns
     ]
-    return f"{label(one.phase)}, measured", z, names, hover
+    return f"{one.phase}, measured", z, [rank_name(rank) for rank in balance.ranks], told, "ms of attention"
 
 
 def _counted(one: PhaseBalance) -> _Map:
     balance = one.least_even
     scores = balance.scores or []
     cell = sum(map(sum, scores)) / sum(map(len, scores))
-    names = [rank_name(rank) for rank in balance.ranks]
-    hover = [
-        [
-            f"{name}, ring step {step}<br>{count:,} scores".replace(",", "\u202f")
-            for step, count in enumerate(row)
-        ]
-        for name, row in zip(names, scores, strict=True)
-    ]
-    return "by counting", [[count / cell for count in row] for row in scores], names, hover
+    z: list[list[float | None]] = [[round(count / cell, 4) for count in row] for row in scores]
+    told: list[list[Any]] = [list(row) for row in scores]
+    return "by counting", z, [rank_name(rank) for rank in balance.ranks], told, "scores"
 
 
 def exposed(kinds: Sequence[Family], windows: int, per: str) -> go.Figure | None:
@@ -226,7 +236,10 @@ def exposed(kinds: Sequence[Family], windows: int, per: str) -> go.Figure | None
     parts = [(look, [sums[rank].parts[key] / windows for rank in drawn]) for key, look in EXPOSED.items()]
     whole = [sums[rank].exposed_ns / windows for rank in drawn]
     names = [rank_name(rank) for rank in drawn]
-    return stacked_bars(names, parts, whole, unit=1e6, text=duration, x_title=f"ms exposed{per}")
+    figure = stacked_bars(names, parts, whole, unit=1e6, text=duration, x_title=f"ms exposed{per}")
+    if len(names) > _MANY:
+        figure.update_layout(height=64 + 16 * len(names))
+    return figure
 
 
 def by_run(names: Sequence[str], sums: Sequence[Exposure], windows: Sequence[int]) -> go.Figure:

@@ -5,13 +5,13 @@ Times are means per step and rank, as in all sentences; what belongs to one pass
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from statistics import median
 
 from sp_profiler.analysis.context_parallel.results import ContextParallel
 from sp_profiler.report.context import (
     PHASES,
-    CopySum,
+    Exposure,
     Family,
     PhaseBalance,
     balances,
@@ -20,6 +20,7 @@ from sp_profiler.report.context import (
     larger,
     middle,
     phase_place,
+    plural,
 )
 from sp_profiler.report.format import counted, duration, listed, percent, visible
 from sp_profiler.report.sentences import Basis
@@ -27,7 +28,7 @@ from sp_profiler.report.sentences import Basis
 _NAMED = 3  # families told of in sentences; of the others there are tables
 
 PART_TEXTS = {
-    "communication": ("are communication, with every peer there", "communication, with every peer there"),
+    "communication": ("are communication with every peer there", "communication with every peer there"),
     "imbalance": (
         "wait for a peer that had more attention to compute",
         "waiting for a peer that had more attention to compute",
@@ -60,39 +61,41 @@ def sentences(found: ContextParallel | None, basis: Basis) -> list[str]:
 def _hiding(family: Family, basis: Basis) -> str:
     if family.first.scheme == "unknown":
         return f"{family.name}: {visible(family.first.evidence)}"
-    shares = _shares(family)
-    if shares:
-        return f"{family.name}: {shares}; {_exposed(family, basis)}."
-    if family.layout_copies:
-        return f"{family.name}: {_all_to_alls(copy_sums(family), basis)}."
+    told = [text for way in family.by_way if (text := _way(family, way, basis))]
+    if told:
+        return f"{family.name}: {'. '.join([told[0], *(_sentence(text) for text in told[1:])])}."
     return (
-        f"{family.name} was found, but none of its {family.noun} could be measured: "
+        f"{family.name} was found, but none of its transfers could be measured: "
         "the data-quality ledger says why."
     )
 
 
-def _shares(family: Family) -> str:
-    """ "attention hides 93 % of its forward hops' time and 88 % of backward's"; empty without hops."""
-    phases = sorted({hop.phase for hop in family.hops}, key=phase_place)
-    known = [(phase, family.exposure(phase).hidden_ratio) for phase in phases]
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _way(family: Family, way: str, basis: Basis) -> str:
+    """ "computation hides 93 % of its forward hops' time and 88 % of backward's; 1.5 ms stay exposed"."""
+    phases = sorted({hop.phase for hop in family.by_way[way]}, key=phase_place)
+    known = [(phase, family.exposure(phase, way).hidden_ratio) for phase in phases]
     told = [(phase, ratio) for phase, ratio in known if ratio is not None]
     if not told:
         return ""
-    noun = family.noun
+    whole = family.exposure(way=way)
     if len({ratio for _, ratio in told}) == 1 and told[0][1] in (0, 1):
-        return f"attention hides {'all' if told[0][1] else 'nothing'} of its {noun}' time"
-    (phase, ratio), *rest = told
-    said = [f"{percent(ratio)} of its {phase} {noun}' time"]
-    said += [f"{percent(ratio)} of {phase}'s" for phase, ratio in rest]
-    return f"attention hides {listed(said)}"
+        share = f"{'all' if told[0][1] else 'nothing'} of its {plural(way)}' time"
+    else:
+        (phase, ratio), *rest = told
+        said = [f"{percent(ratio)} of its {phase} {plural(way)}' time"]
+        share = listed([*said, *(f"{percent(ratio)} of {phase}'s" for phase, ratio in rest)])
+    return f"computation hides {share}{_exposed(whole, basis)}"
 
 
-def _exposed(family: Family, basis: Basis) -> str:
-    whole = family.exposure()
+def _exposed(whole: Exposure, basis: Basis) -> str:
     if not whole.exposed_ns:
-        return "nothing stays exposed"
-    said = f"{duration(basis.mean(whole.exposed_ns))}{basis.per} stay exposed"
-    return f"{said}{parts_clause(whole.parts, basis)}"
+        return ", nothing stays exposed"
+    stay = f"{duration(basis.mean(whole.exposed_ns))}{basis.per} stay exposed"
+    return f"; {stay}{parts_clause(whole.parts, basis)}"
 
 
 def parts_clause(parts: Mapping[str, int], basis: Basis) -> str:
@@ -104,22 +107,13 @@ def parts_clause(parts: Mapping[str, int], basis: Basis) -> str:
     return f", of which {listed(named)}"
 
 
-def _all_to_alls(sums: Iterable[CopySum], basis: Basis) -> str:
-    known = list(sums)
-    took, exposed = sum(one.comm_ns for one in known), sum(one.exposed_ns for one in known)
-    if not took:
-        return "none of its all-to-alls could be measured: the data-quality ledger says why"
-    share = "all of it" if exposed == took else percent(exposed / took) if exposed else "nothing of it"
-    return f"its all-to-alls take {duration(basis.mean(took))}{basis.per}, {share} exposed"
-
-
 def _sizes(family: Family, basis: Basis) -> str:
     """Which of transfer and attention was the longer. Not of CPU runs: there it says nothing of a network."""
     if basis.is_cpu or not family.is_ring:
         return ""
     told: list[tuple[str, int, int, str]] = []
     for phase in PHASES:
-        sums = [one for one in family.hop_sums if one.phase == phase and one.larger is not None]
+        sums = [one for one in family.hop_sums if (one.way, one.phase) == ("hop", phase) and one.larger]
         transfer, attention = middle(s.transfer_ns for s in sums), middle(s.attention_ns for s in sums)
         if transfer is not None and attention is not None:
             told.append((phase, transfer, attention, larger(transfer, attention) or ""))

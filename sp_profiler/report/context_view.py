@@ -12,7 +12,15 @@ from dataclasses import replace
 
 from sp_profiler.analysis.context_parallel.results import ContextParallel
 from sp_profiler.report import context_balance_view
-from sp_profiler.report.context import SCHEME_NAMES, Family, copy_sums, exposure, families, payload_name
+from sp_profiler.report.context import (
+    SCHEME_NAMES,
+    Family,
+    copy_sums,
+    exposure,
+    families,
+    payload_name,
+    plural,
+)
 from sp_profiler.report.context_cells import (
     BYTES,
     INT,
@@ -28,8 +36,10 @@ from sp_profiler.report.context_cells import (
     part_cells,
     places,
 )
-from sp_profiler.report.format import rank_list
+from sp_profiler.report.format import counted, rank_list, visible
 from sp_profiler.report.view_ranks import Listing
+
+_EXPLAINED = 3  # kinds of schemes of which the evidence is told
 
 IN_TERMINAL = ("context-hops", "context-balance", "context-steps", "context-models", "context-copies")
 """The tables that a run's report shows on a terminal; the others are in its page and files."""
@@ -66,7 +76,6 @@ def schemes(kinds: Sequence[Family]) -> Listing:
                 one.backward_passes,
                 one.incomplete_passes,
                 ", ".join(one.groups),
-                one.evidence,
             ],
         )
         for family in kinds
@@ -82,14 +91,17 @@ def schemes(kinds: Sequence[Family]) -> Listing:
         ("Backward passes", INT, ""),
         ("Incomplete", INT, ""),
         ("Group", TEXT, ""),
-        ("Taken for it because", TEXT, ""),
     )
+    found = [f"{family.name}: {visible(family.first.evidence).rstrip('.')}." for family in kinds[:_EXPLAINED]]
+    found += [f"{counted(len(kinds) - _EXPLAINED, 'more kind')} below."] if len(kinds) > _EXPLAINED else []
     note = (
         "A pass is one forward or backward of attention in one layer, counted on the rank with most of them. "
         "Incomplete passes, cut by the window or with hops missing, are in no figure."
     )
     shown, made = cells(kinds[:1], columns, rows, ("Layout", "Layout told by", "Mask", "Incomplete"))
-    return Listing("context-schemes", "Context parallelism: what was found", shown, made, note)
+    return Listing(
+        "context-schemes", "Context parallelism: what was found", shown, made, " ".join([*found, note])
+    )
 
 
 def hops(kinds: Sequence[Family]) -> Listing:
@@ -98,6 +110,7 @@ def hops(kinds: Sequence[Family]) -> Listing:
         ("Phase", TEXT, ""),
         ("Hop", INT, ""),
         ("Sends", TEXT, ""),
+        ("By", TEXT, ""),
         ("Size", BYTES, ""),
         ("Transfer", MS, "ms"),
         ("Attention", MS, "ms"),
@@ -112,25 +125,27 @@ def hops(kinds: Sequence[Family]) -> Listing:
         (
             family,
             [
-                one.phase, one.hop, payload_name(one.payload), one.bytes, one.transfer_ns, one.attention_ns,
-                one.larger, one.transfer_larger_ratio, *part_cells(one.exposure, one.passes),
-                len({(hop.rank, hop.device) for hop in one.hops}),
+                one.phase, one.hop, payload_name(one.payload), one.way, one.bytes, one.transfer_ns,
+                one.attention_ns, one.larger, one.transfer_larger_ratio,
+                *part_cells(one.exposure, one.passes), len({(hop.rank, hop.device) for hop in one.hops}),
             ],
         )
         for family in kinds
         for one in family.hop_sums
     ]  # fmt: skip
-    shown, made = cells(kinds, columns, rows, (UNKNOWN_PART, "Transfer longer in"))
+    optional = [UNKNOWN_PART, "Transfer longer in", "Attention", "Larger"]
+    ways = list(dict.fromkeys(way for family in kinds for way in family.by_way))
+    shown, made = cells(kinds, columns, rows, optional, leave_out=() if len(ways) > 1 else ("By",))
     note = (
         "Transfer (without the wait for the peer) and attention beside it: medians over ranks and passes. "
         f"Hidden and exposed: means of a rank's pass. {PARTS_NOTE} "
         "Empty attention: the schedule has none left for this hop."
     )
     adds = places(shown, "Exposed", *(label for label, *_ in PARTS))
-    spare = places(shown, "Ranks", "Transfer longer in", "Size", "Sends")
-    return Listing(
-        "context-hops", "Hops beside attention", shown, made, note, "of one pass", adds, spare[::-1]
-    )
+    spare = ["Ranks", "Transfer longer in", *(("Size",) if len(ways) > 1 else ("Sends", "Size"))]
+    title = f"{' and '.join(plural(way).capitalize() for way in ways)} beside attention"
+    first = places(shown, *spare)
+    return Listing("context-hops", title, shown, made, note, "of one pass", adds, first)
 
 
 def hops_by_rank(kinds: Sequence[Family]) -> Listing:
@@ -175,11 +190,12 @@ def models(kinds: Sequence[Family]) -> Listing:
     """The step model beside the measured pass."""
     columns: Columns = (
         ("Phase", TEXT, ""),
-        ("Hop", MS, "ms"),
+        ("Hops", MS, "ms"),
         ("Attention", MS, "ms"),
-        ("Pass, measured", MS, "ms"),
-        ("Pass, model", MS, "ms"),
+        ("Ran", TEXT, ""),
         ("Residual", RATIO, "%"),
+        ("Pass, measured", MS, "ms"),
+        ("Pass, overlapped", MS, "ms"),
         ("Latency", US, "µs"),
         ("Bandwidth", "number", "GB/s"),
         ("Size", BYTES, ""),
@@ -191,18 +207,20 @@ def models(kinds: Sequence[Family]) -> Listing:
         (
             family,
             [
-                one.phase, one.hop_ns, one.attention_ns, one.measured_pass_ns, one.model_pass_ns,
-                one.residual_ratio, one.latency_ns,
+                one.phase, one.hop_ns, one.attention_ns, one.schedule, one.residual_ratio,
+                one.measured_pass_ns, one.model_pass_ns, one.latency_ns,
                 None if one.bytes_per_s is None else one.bytes_per_s / 1e9, one.hop_bytes, one.ring_steps,
                 one.group,
             ],
         )
         for family, one in every
     ]  # fmt: skip
-    shown, made = cells(kinds, columns, rows, ("Latency", "Bandwidth"))
+    shown, made = cells(kinds, columns, rows, ("Ran", "Latency", "Bandwidth"))
     note = (
-        "A ring step takes max(bytes / bandwidth + latency, attention); residual: the median of what model "
-        "and measured steps differ by, of the measured. Hops of one size tell only the sum of both terms."
+        "Overlapped, a ring step takes max(bytes / bandwidth + latency, attention); in turn, their sum. "
+        "Hops: of all that travels beside one block; where all have one size, latency and bandwidth are not "
+        "told apart. Residual: the median of what the model of the schedule that ran and the measured steps "
+        "differ by, of the measured. Pass, overlapped: what the model gives where hops are."
     )
     if any(one.is_this_machine_only for _, one in every):
         note += " Of a CPU run the fit is this machine's and says nothing of a network."

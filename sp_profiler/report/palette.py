@@ -58,7 +58,7 @@ EXPOSED = {
     "communication": Look("communication, every peer there", "#D55E00", "x"),
     "imbalance": Look("imbalance: a peer computes longer", "#E69F00", "\\"),
     "skew": Look("skew: a peer came late", "#56B4E9", "/"),
-    "unknown": Look("cause not known", "#B9C0CA", "."),
+    "unknown": Look("exposed, cause not known", "#B9C0CA", "."),
 }
 """What the exposed time of a ring's hops is made of."""
 

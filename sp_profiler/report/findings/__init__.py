@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sp_profiler.report.findings import causes, memory, settings, verdicts
+from sp_profiler.report.findings import causes, context, memory, settings, verdicts
 from sp_profiler.report.findings.facts import EndsDisagree, Facts
 from sp_profiler.report.model import Finding
 
@@ -21,6 +21,7 @@ RULES: tuple[Callable[[Facts], Finding | None], ...] = (*settings.RULES, *causes
 def findings(facts: Facts) -> list[Finding]:
     """All findings, warnings first, otherwise in the order of the rules."""
     found = [finding for rule in RULES if (finding := rule(facts)) is not None]
+    found += context.findings(facts)
     found += memory.findings(facts)
     order = ("warning", "advice", "info")
     return sorted(found, key=lambda finding: order.index(finding.severity))

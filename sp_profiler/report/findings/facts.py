@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from sp_profiler.analysis.collective_table import Collectives
+from sp_profiler.analysis.context_parallel.results import ContextParallel
 from sp_profiler.analysis.memory.results import Memory
 from sp_profiler.analysis.results import CollectiveFigures, ContentionFigures, Figures, Straggler
 from sp_profiler.report.format import duration
@@ -48,6 +49,7 @@ class Facts:
     stragglers: Sequence[Straggler] | None = None
     ends_disagree: EndsDisagree | None = None
     memory: Memory | None = None
+    context_parallel: ContextParallel | None = None
 
     @cached_property
     def table(self) -> Collectives:

@@ -53,7 +53,8 @@
     const percent = value * 100;
     if (percent === 0 || percent === 100) return String(percent);
     if (percent < 0.1) return "<0.1";
-    return percent >= 99 ? Math.min(percent, 99.9).toFixed(1) : percent >= 10 ? percent.toFixed(0) : percent.toFixed(1);
+    if (percent >= 99 && percent < 100) return Math.min(percent, 99.9).toFixed(1);
+    return percent >= 10 ? percent.toFixed(0) : percent.toFixed(1);
   };
   const formats = {
     text: (value) => String(value),
