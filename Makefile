@@ -4,11 +4,14 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: run test test-hta lint format constraints clean
+.PHONY: run run-long-context test test-hta lint format constraints clean
 .DELETE_ON_ERROR:
 
 run: $(VENV)/.installed-run
 	$(VENV)/bin/sp-profile run demo
+
+run-long-context: $(VENV)/.installed-run
+	$(VENV)/bin/sp-profile run demo-long-context
 
 # Two at a time: more would not be faster, since tests that start ranks run one by one (tests/conftest.py).
 test: $(VENV)/.installed-dev
