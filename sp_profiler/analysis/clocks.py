@@ -22,6 +22,7 @@ from sp_profiler.trace.tables import NONE, Int64
 
 TIMES_SPREAD = 3
 """An offset is applied when it exceeds this many spreads; arrivals closer than this many are ties."""
+_SEVERAL = 3  # sends that run at the same time as their counterparts are no chance
 _FINEST_NS = 1_000  # devices start no two kernels closer than this, and old traces count in µs
 
 
@@ -113,7 +114,8 @@ def _places(
     """The host of each member, numbered in order of members, and whether that was assumed.
 
     Members without a named host share one when their base times are equal and their ends agree (those of
-    send/recv too: good enough to recognise a clock, not to correct one).
+    send/recv too: good enough to recognise a clock, not to correct one), or their sends and receives all run
+    at the same time as their counterparts.
     """
     members = np.arange(len(member_host), dtype=np.int64)
     label: list[object] = [member if host is None else host for member, host in enumerate(member_host)]
@@ -121,16 +123,35 @@ def _places(
     if None in member_host:
         p2p = ends.ops.index(SEND_RECV) if SEND_RECV in ends.ops else NONE
         usable = (ends.together | (ends.op == p2p)) & ends.is_measured
-        near = links(differences(instance, usable, members[ends.member], ends.member, ends.end_ns))
-        for link in near:
-            nameless = member_host[link.place] is None and member_host[link.other] is None
-            same_base = member_base_ns[link.place] == member_base_ns[link.other]
-            if nameless and same_base and abs(link.offset_ns) < SAME_CLOCK_NS:
-                old, new = label[link.place], label[link.other]
+        found = differences(instance, usable, members[ends.member], ends.member, ends.end_ns)
+        near = {
+            (link.place, link.other) for link in links(found) if abs(link.offset_ns) < SAME_CLOCK_NS
+        } | _meeting(ends, instance)
+        for place, other in sorted(near):
+            nameless = member_host[place] is None and member_host[other] is None
+            if nameless and member_base_ns[place] == member_base_ns[other]:
+                old, new = label[place], label[other]
                 label = [new if one == old else one for one in label]
                 assumed = assumed or old != new
     numbers: dict[object, int] = {}
     return np.array([numbers.setdefault(one, len(numbers)) for one in label], np.int64), assumed
+
+
+def _meeting(ends: Ends, instance: Int64) -> set[tuple[int, int]]:
+    """Pairs of members of whose sends to each other, several of them, all run at the same time."""
+    if SEND_RECV not in ends.ops:
+        return set()
+    rows = np.flatnonzero((ends.op == ends.ops.index(SEND_RECV)) & (instance >= 0) & ends.is_measured)
+    rows = rows[np.lexsort((ends.member[rows], instance[rows]))]
+    pairs = np.flatnonzero(np.diff(instance[rows]) == 0)
+    one, two = rows[pairs], rows[pairs + 1]
+    meets = (ends.start_ns[one] <= ends.end_ns[two]) & (ends.start_ns[two] <= ends.end_ns[one])
+    found: dict[tuple[int, int], list[bool]] = defaultdict(list)
+    for a, b, together in zip(
+        ends.member[two].tolist(), ends.member[one].tolist(), meets.tolist(), strict=True
+    ):
+        found[a, b].append(together)
+    return {pair for pair, together in found.items() if len(together) >= _SEVERAL and all(together)}
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,16 @@ import numpy as np
 
 from sp_profiler.analysis.arrivals import SEND_RECV, Arrivals
 from sp_profiler.analysis.hosts import SAME_CLOCK_NS, Potentials
+from sp_profiler.analysis.line import Line
 from sp_profiler.analysis.order import align, estimate_shift
+from sp_profiler.analysis.pairs import meet
 from sp_profiler.analysis.sequence import (
+    NEARLY_ALL,
     by_seq,
     has_seq,
     join_equal_clocks,
     line_of,
+    sends_agree,
     slices,
     some_seq_differ,
     times_agree,
@@ -225,7 +229,8 @@ def match(ends: Ends, member_rank: Sequence[int | None], potentials: Potentials)
         if not ends.keys[key].is_known:
             continue
         left = np.ones(span.stop - span.start, np.bool_)
-        if has_seq(ends, span):
+        # Each rank counts its sends to and from all others: numbers may differ between two of them.
+        if has_seq(ends, span) and (not _is_pair(ends, span) or sends_agree(ends, span, potentials)):
             numbers = by_seq(ends, span)
             if numbers is not None and times_agree(ends, span, numbers, potentials):
                 left = numbers < 0  # what carries no Seq beside collectives that do is a sequence of its own
@@ -259,6 +264,19 @@ def _too_many(ends: Ends, key: int, span: slice, member_rank: Sequence[int | Non
     return len({member_rank[member] for member in np.unique(ends.member[span]).tolist()}) > one.size
 
 
+def _is_pair(ends: Ends, span: slice) -> bool:
+    """Whether a key is that of the sends between two ranks."""
+    return ends.ops[int(ends.op[span.start])] == SEND_RECV
+
+
+def _on_one_clock(one: Line, two: Line) -> bool:
+    """Whether sends run together on clocks as they are, as far as there are any."""
+    if one.together.any() or two.together.any():
+        return False
+    matched, together = meet(one, two)
+    return together >= NEARLY_ALL * matched > 0
+
+
 def _by_order(ends: Ends, chosen: Int64, potentials: Potentials) -> Int64:
     """Numbers by order: each member's line is aligned with the master line, and adds what it alone has."""
     member = ends.member[chosen]
@@ -274,7 +292,7 @@ def _by_order(ends: Ends, chosen: Int64, potentials: Potentials) -> Int64:
         line = line_of(ends, chosen[rows])
         shift = potentials.between(other, first)
         if shift is None:
-            shift = estimate_shift(master, line, SAME_CLOCK_NS)
+            shift = 0 if _on_one_clock(master, line) else estimate_shift(master, line, SAME_CLOCK_NS)
             if line.together.any():
                 potentials.join(other, first, shift)
         line = line.moved(-shift)

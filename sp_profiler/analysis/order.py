@@ -6,49 +6,14 @@ on aligned clocks no rank leaves a collective before the last arrives, and the e
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-
 import numpy as np
 
 from sp_profiler.analysis.hosts import middle
-from sp_profiler.trace.tables import NONE, Bool, Int64
+from sp_profiler.analysis.line import Line, overlapping, same_kind
+from sp_profiler.analysis.pairs import in_order
+from sp_profiler.trace.tables import NONE, Int64
 
 _SHIFTS = 8  # how many places two windows may differ at one end, beyond their difference in length
-
-
-@dataclass(frozen=True)
-class Line:
-    """The collectives of one rank in one group, in order of start."""
-
-    start_ns: Int64
-    end_ns: Int64
-    op: Int64
-    token: Int64
-    together: Bool
-
-    def __len__(self) -> int:
-        return len(self.start_ns)
-
-    def take(self, rows: Int64) -> Line:
-        return Line(*(getattr(self, field.name)[rows] for field in fields(Line)))
-
-    def moved(self, by_ns: int) -> Line:
-        return Line(self.start_ns + by_ns, self.end_ns + by_ns, self.op, self.token, self.together)
-
-    def with_rows(self, other: Line) -> Line:
-        pairs = ((getattr(self, f.name), getattr(other, f.name)) for f in fields(Line))
-        return Line(*(np.concatenate(pair) for pair in pairs))
-
-
-def same_kind(one: Line, two: Line) -> Bool:
-    """Row by row: the same operation, and the same size where both are known."""
-    sizes = (one.token == two.token) | (one.token == NONE) | (two.token == NONE)
-    return (one.op == two.op) & sizes
-
-
-def overlapping(one: Line, two: Line, shift_ns: int = 0) -> Bool:
-    """Row by row: neither leaves before the other arrives, once `two` is moved back by `shift_ns`."""
-    return (two.start_ns - shift_ns <= one.end_ns) & (one.start_ns <= two.end_ns - shift_ns)
 
 
 def align(master: Line, line: Line) -> Int64:
@@ -56,7 +21,10 @@ def align(master: Line, line: Line) -> Int64:
 
     The anchors are pairs that are each other's nearest by end, of the same kind, and (where the operation
     ends together) overlap. Between two anchors, as many on both sides, all of the same kind: in order.
+    Of operations that need not end together (sends and receives) the ends say nothing: see `pairs`.
     """
+    if not (master.together.any() or line.together.any()):
+        return in_order(master, line)
     found = np.full(len(line), NONE, np.int64)
     if not len(master) or not len(line):
         return found

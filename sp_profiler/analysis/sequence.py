@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from sp_profiler.analysis.hosts import SAME_CLOCK_NS, Potentials, middle, spread
-from sp_profiler.analysis.order import Line, align, estimate_shift, overlapping, same_clock_matches
+from sp_profiler.analysis.line import Line, overlapping
+from sp_profiler.analysis.order import align, estimate_shift, same_clock_matches
+from sp_profiler.analysis.pairs import meet
 from sp_profiler.trace.tables import NONE, Int64
 
 if TYPE_CHECKING:
     from sp_profiler.analysis.matching import Ends
 
 _SAME_INSTANT_NS = 10_000  # within which the ends of one collective agree, on aligned clocks
-_NEARLY_ALL = 0.8
+NEARLY_ALL = 0.8
 _CHANCE = 2  # collectives whose ends may agree by chance
 
 
@@ -68,7 +70,7 @@ def join_equal_clocks(ends: Ends, potentials: Potentials) -> None:
             agree[pair] = agree.get(pair, 0) + int((apart <= _SAME_INSTANT_NS).sum())
             all_of[pair] = all_of.get(pair, 0) + min(len(line), len(master))
     for pair, count in sorted(agree.items(), key=lambda one: -one[1]):
-        if count > _CHANCE and count >= _NEARLY_ALL * all_of[pair]:
+        if count > _CHANCE and count >= NEARLY_ALL * all_of[pair]:
             potentials.join(*pair, 0)
 
 
@@ -96,6 +98,21 @@ def by_seq(ends: Ends, span: slice) -> Int64 | None:
     numbers = np.full(span.stop - span.start, NONE, np.int64)
     numbers[order] = number
     return numbers
+
+
+def sends_agree(ends: Ends, span: slice, potentials: Potentials) -> bool:
+    """Whether the numbers of the sends between two ranks agree: those that both have run together, and no
+    fewer are joined by number than by order."""
+    numbers, member = by_seq(ends, span), ends.member[span]
+    members = np.unique(member)
+    if numbers is None or len(members) != 2:
+        return numbers is not None and len(members) == 1
+    one, two = (np.flatnonzero(member == m) for m in members)
+    _, at, to = np.intersect1d(numbers[one], numbers[two], return_indices=True)
+    shift = potentials.between(int(members[1]), int(members[0])) or 0
+    lines = [line_of(ends, span.start + rows) for rows in (one, two)]
+    together = overlapping(lines[0].take(at), lines[1].take(to), shift)
+    return len(at) > 0 and int(together.sum()) >= meet(lines[0], lines[1].moved(-shift))[1]
 
 
 def _agree(ends: Ends, span: slice, order: Int64, starts: Int64) -> bool:
