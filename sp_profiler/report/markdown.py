@@ -156,7 +156,7 @@ def _view_table(table: Table) -> str:
         for row in [*table.rows[:_ROWS], *([] if rest is None else [rest])]
     ]
     numeric = [place for place, column in enumerate(columns) if column.kind != "text"]
-    note = f"{table.note}\n\n" if table.note else ""
+    note = f"{escape(table.note)}\n\n" if table.note else ""
     where = "" if rest is None else f"\n\n{where_all_are(table.id)}"
     return f"## {table.title}\n\n{note}{_table(header, rows, numeric)}{where}"
 

@@ -5,6 +5,7 @@ Verdicts on bandwidth are of devices only; of CPU runs the findings speak of str
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -23,7 +24,6 @@ from sp_profiler.report.context_balance_view import even_share
 from sp_profiler.report.findings.facts import EXAMPLES, Facts, finding
 from sp_profiler.report.format import duration, listed, percent, rank_list
 from sp_profiler.report.model import Finding
-from sp_profiler.theory.ring import tokens_to_hide
 
 _EVEN = 0.9  # a layout that counting finds less even than this is worth changing
 _OFF = 0.85  # ... and a measurement that is this far below what counting gives is worth a look
@@ -231,17 +231,14 @@ def _too_long(facts: Facts, family: Family, phase: str) -> tuple[str, dict[str, 
 def _tokens(facts: Facts, family: Family, times: float) -> dict[str, int]:
     """Tokens per rank now and from which on hops hide, where run.json tells the sequence's length.
 
-    Attention of a block grows with the square of its tokens, a hop with them: `tokens_to_hide` of the rates
-    that were measured is the tokens of now times transfer / attention.
+    Attention of a block grows with the square of its tokens, a hop with them: `theory.ring.tokens_to_hide`
+    of the rates that were measured is the tokens of now times transfer / attention.
     """
-    length = (facts.workload or {}).get("seq_len")
-    ring = family.first.ring_ranks or (len(family.first.ranks) if family.first.scheme != "usp" else None)
-    if not isinstance(length, int) or not ring or length % ring:
+    length, ranks = (facts.workload or {}).get("seq_len"), len(family.first.ranks)
+    if not isinstance(length, int) or not ranks or length % ranks:
         return {}
-    tokens = length // ring
-    # In units of one rank's block: 4 c^2 FLOP in 1, 2 e c bytes in `times`, so Phi e / (2 beta) = c times.
-    needed = tokens_to_hide(flops_per_s=4.0 * tokens**2, bytes_per_s=4.0 * tokens / times, element_bytes=2)
-    return {"tokens_per_rank": tokens, "tokens_per_rank_to_hide": -(-round(needed * 1000) // 1000)}
+    tokens = length // ranks
+    return {"tokens_per_rank": tokens, "tokens_per_rank_to_hide": math.ceil(tokens * times)}
 
 
 def _keeps_every_head(facts: Facts) -> bool:
