@@ -216,8 +216,19 @@ def test_json_and_back(options: dict[str, Any], derived: tuple[int, int, int]) -
     assert (values["tp"], values["dp"], values["cp"]) == derived
     with pytest.raises(UsageError, match="unknown workload option 'layer'"):
         WorkloadConfig.from_dict({"layer": 3})
-    with pytest.raises(UsageError, match=f"tp is 16, but the workload's options make it {derived[0]}"):
-        WorkloadConfig.from_dict({**values, "tp": 16})
+    with pytest.raises(UsageError, match=f"dp is 16, but the workload's options make it {derived[1]}"):
+        WorkloadConfig.from_dict({**values, "dp": 16})
+    told = {"layout", "causal", "ulysses", "inside", "attention_only"}
+    assert told & set(values) == (told if derived[2] > 1 else set())
+
+
+def test_a_configuration_file_says_tp_as_the_command_line_does() -> None:
+    config = WorkloadConfig.from_dict({"mode": "ring", "ranks": 4, "tp": 2})
+    assert (config.model_ranks, config.cp) == (2, 2)
+    with pytest.raises(UsageError, match="--ranks 4 is not divisible by --tp 3"):
+        WorkloadConfig.from_dict({"mode": "ring", "ranks": 4, "tp": 3})
+    with pytest.raises(UsageError, match="tp is 2, but the workload's options make it 4"):
+        WorkloadConfig.from_dict({"mode": "sp", "ranks": 4, "tp": 2})
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -44,6 +44,8 @@ _CHOICES = {
 }
 _DEFAULTED = ("comm", "save", "layout", "inside")
 """Choices that may be None: the mode's default."""
+_CONTEXT = ("layout", "causal", "ulysses", "model_ranks", "inside", "attention_only")
+"""Options of context parallelism; the others have no use for them."""
 _DERIVED = ("tp", "dp", "cp")
 """What run.json tells beside the options, for who does not want to compute it."""
 _WHOLE_MODEL = ("projections", "norm", "ffn", "vocab", "learning_rate", "bucket_mib")
@@ -209,22 +211,26 @@ class WorkloadConfig:
     def to_dict(self) -> dict[str, Any]:
         """The canonical form as JSON values, with `tp`, `dp` and `cp` beside it: run.json's `workload`.
 
-        Options of the model around it are left out for attention alone.
+        `tp` stands for `model_ranks`. What the mode has no use for is left out.
         """
         config = self.canonical()
         values = {**dataclasses.asdict(config), **{name: getattr(config, name) for name in _DERIVED}}
-        unused = _WHOLE_MODEL if config.attention_only else ()
+        unused = {"model_ranks", *(() if config.is_context else _CONTEXT)}
+        unused |= set(_WHOLE_MODEL) if config.attention_only else set()
         return {name: value for name, value in values.items() if name not in unused}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> WorkloadConfig:
         """The inverse of `to_dict`. Raises UsageError for a key that is no option, and for a `tp`, `dp` or
-        `cp` that the options do not make."""
+        `cp` that the other options do not make."""
         names = {field.name for field in dataclasses.fields(cls)}
         unknown = sorted(set(values) - names - set(_DERIVED))
         if unknown:
             raise UsageError(f"unknown workload option '{unknown[0]}'")
-        config = cls(**{key: value for key, value in values.items() if key in names})
+        options = {key: value for key, value in values.items() if key in names}
+        if values.get("mode") in CONTEXT_MODES and "tp" in values:
+            options.setdefault("model_ranks", values["tp"])
+        config = cls(**options)
         for name in _DERIVED:
             made = getattr(config, name)
             if values.get(name, made) != made:
@@ -263,10 +269,7 @@ def _check_context(config: WorkloadConfig) -> None:
         if not isinstance(getattr(config, name), bool):
             raise UsageError(f"{_option(name)} is {getattr(config, name)!r}, expected true or false")
     if not config.is_context:
-        given = ("layout", "ulysses", "model_ranks", "inside")
-        used = [name for name in given if getattr(config, name) is not None]
-        used += ["attention_only"] if config.attention_only else []
-        used += [] if config.causal else ["causal"]
+        used = [name for name in _CONTEXT if getattr(config, name) != _default(name)]
         if used:
             modes = ", ".join(RING_MODES if used[0] == "layout" else CONTEXT_MODES)
             modes = "usp" if used[0] == "ulysses" else modes

@@ -145,8 +145,10 @@ _SETTINGS = {
     "vocab": "Vocabulary", "micro_batch": "Micro-batch", "num_microbatches": "Micro-batches",
     "dtype": "Type", "warmup": "Warm-up steps", "active_steps": "Recorded steps",
     "learning_rate": "Learning rate", "bucket_mib": "Bucket, MiB", "seed": "Seed",
-    "tp": "Tensor-parallel ranks", "dp": "Data-parallel ranks", "set_by_tool": "Set by sp-profile",
-    "environment": "Environment variables",
+    "layout": "Layout of the sequence", "causal": "Causal mask", "ulysses": "Ulysses ranks",
+    "inside": "Model divided by", "attention_only": "Attention only",
+    "tp": "Tensor-parallel ranks", "dp": "Data-parallel ranks", "cp": "Parts of the sequence",
+    "set_by_tool": "Set by sp-profile", "environment": "Environment variables",
 }  # fmt: skip
 
 
@@ -179,7 +181,7 @@ def chips(report: Report) -> list[str]:
     chips = [f"{present} of {run.world_size} ranks" if run.ranks_missing else counted(present, "rank")]
     chips += [str(run.backend)] if run.backend else []
     chips += ["CPU"] if run.device_type == "cpu" else []
-    named = [workload.get("mode"), workload.get("save"), workload.get("comm")]
+    named = [workload.get(key) for key in ("mode", "layout", "save", "comm")]
     chips += [" · ".join(str(part) for part in named if part)] if any(named) else []
     if report.window.steps:
         chips.append(f"{counted(len(report.window.steps), 'step')} ({rank_list(list(report.window.steps))})")
