@@ -96,19 +96,20 @@ class Machine:
         *,
         only: Sequence[int] | None = None,
         clocks: Mapping[int, int] | None = None,
-        cut_ns: int = 0,
+        cut_ns: int | Mapping[int, int] = 0,
         hosts: bool = False,
     ) -> Path:
         """The ranks' files. `only`: the ranks whose files are there; `clocks`: ns that a clock is ahead;
-        `cut_ns`: the profiler began then: nothing from before is in the files. Fills `truth`.
+        `cut_ns`: the profiler began then (by rank): nothing from before is in the files. Fills `truth`.
         """
         folder.mkdir(parents=True, exist_ok=True)
         self.truth.clear()
         for rank in self.ranks:
             if only is None or rank.number in only:
                 ahead, host = (clocks or {}).get(rank.number, 0), f"host-{rank.number}" if hosts else None
-                _write(rank, len(self.ranks), folder / f"rank{rank.number}.json", ahead, cut_ns, host)
-                self.truth += [_truth(rank, work, ahead, cut_ns) for work in rank.works if work.seen(cut_ns)]
+                cut = cut_ns if isinstance(cut_ns, int) else cut_ns.get(rank.number, 0)
+                _write(rank, len(self.ranks), folder / f"rank{rank.number}.json", ahead, cut, host)
+                self.truth += [_truth(rank, work, ahead, cut) for work in rank.works if work.seen(cut)]
         return folder
 
 
@@ -123,6 +124,7 @@ def _truth(rank: Rank, work: Work, ahead: int, cut_ns: int) -> Transfer:
         beside = sum(one.dur_ns for one in kernels if one.step == (said.number, said.step))
     return Transfer(
         rank=work.rank,
+        stream=work.stream,
         said=said,
         op=work.op,
         group=work.group,
@@ -135,6 +137,7 @@ def _truth(rank: Rank, work: Work, ahead: int, cut_ns: int) -> Transfer:
         end_ns=work.end_ns + ahead,
         wait_ns=work.last_ns - work.start_ns,
         transfer_ns=work.transfer_ns,
+        meetings=tuple(work.meetings),
         attention_ns=beside,
         hidden_ns=hidden,
         exposed_ns=work.end_ns - work.start_ns - hidden,

@@ -80,6 +80,7 @@ class Transfer:
     """The truth of one communication kernel. Times on the file's own clock."""
 
     rank: int
+    stream: int
     said: Said
     op: str  # send_recv (also an all-to-all with one receiver), all_to_all, all_gather, reduce_scatter, ...
     group: ProcessGroup
@@ -92,6 +93,7 @@ class Transfer:
     end_ns: int
     wait_ns: int  # until the last of its ranks has arrived
     transfer_ns: int
+    meetings: tuple[tuple[Any, ...], ...]  # what it has in common with other ranks' transfers
     attention_ns: int | None  # of the ring step beside it: 0 where the rank computes nothing in it
     hidden_ns: int
     exposed_ns: int

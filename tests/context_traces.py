@@ -46,6 +46,7 @@ class Case:
     steps: int = 1
     backward: bool = True
     tensor: bool = False  # every rank shares its heads with a tensor-parallel neighbour
+    data: bool = False  # all ranks sum the gradients of their parameters
     pipeline: bool = False  # the second half of the ranks is a second stage
     style: Style = field(default_factory=Style)
     late: dict[int, int] = field(default_factory=dict)  # ns that a rank's host is late before each layer
@@ -111,6 +112,10 @@ def train(rank: Rank, case: Case) -> None:
         linear_backward(rank, 60_000)
     if case.pipeline:
         hand_over(rank, case.ranks, "backward", first=False)
+    if case.data:
+        said = Said("param-grad", phase="backward")
+        everyone = ProcessGroup(tuple(range(case.ranks)), "0", "default_pg")
+        rank.collective(everyone, "all_reduce", (1 << 20, 1 << 20), said, is_async=False)
     with rank.range("Optimizer.step#AdamW.step"):
         rank.kernel(
             "void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor<float, 4>>(int)",
@@ -183,6 +188,7 @@ LISTED = Style(batch_metadata=False)  # what a batch does stands before its laun
 RECORD = Style(metadata="record", batch_metadata=False)
 NEW = Style(seq=True, is_async=True)
 AMD = Style(vendor="amd", forward="aiter")
+APART = {"clocks": {1: 700_000, 3: -250_000}, "hosts": True}
 CAUSAL, ZIGZAG_CAUSAL = Attention(group(4), causal=True), Attention(group(4), causal=True, layout="zigzag")
 
 RING = Case("ring", ring_flash_attention, Attention(group(4)), "ring")
@@ -241,8 +247,12 @@ AROUND = (
     TE_RING.but("te-p2p-3", ranks=3, attention=replace(ZIGZAG_CAUSAL, group=group(3)), style=NEW),
     TE_RING.but("te-p2p-2", ranks=2, attention=replace(ZIGZAG_CAUSAL, group=group(2))),
     TE_RING.but("te-p2p-2-old", ranks=2, attention=replace(ZIGZAG_CAUSAL, group=group(2)), style=OLD),
+    RING_CAUSAL.but("cut-unevenly", write={"cut_ns": {1: 1_160_000, 2: 1_600_000}}),
     RING.but("ranks-missing", write={"only": (0, 2)}),
     RING.but("clocks", write={"clocks": {1: 700_000, 3: -250_000}, "hosts": True}),
+    RING.but(
+        "clocks-aligned", data=True, steps=3, write={"clocks": {1: 700_000, 3: -250_000}, "hosts": True}
+    ),
     RING.but("late", late={2: 900_000}),
 )
 CASES = (*IMPLEMENTATIONS, *WRITTEN, *AROUND)
