@@ -26,6 +26,7 @@ SIZES: dict[str, Any] = {
 }
 SCHEMES: dict[str, dict[str, Any]] = {
     "ring-zigzag": {"mode": "ring", "layers": 2},
+    "ring-contiguous": {"mode": "ring", "layout": "contiguous"},
     "ring-striped-async": {"mode": "ring", "layout": "striped", "comm": "async", "dtype": "f32"},
     "ring-no-mask": {"mode": "ring", "causal": False, "kv_heads": 8},
     "ring-tp": {"mode": "ring", "model_ranks": 2, "comm": "async"},
@@ -68,6 +69,8 @@ def main(rank: int, out: Path) -> None:
         if key not in made:
             made[key] = groups_for(config)
         groups = made[key]
-        found[name] = measure_saved(config, groups, torch.device("cpu")).to_json()
+        measured = measure_saved(config, groups, torch.device("cpu"))
+        calls = [vars(call) for call in measured.calls if call.purpose in ("kv", "dkv", "layout")]
+        found[name] = {**measured.to_json(), "calls": calls}
         assert not any(one.calls for one in groups.communicators)
     (out / f"rank-{rank}.json").write_text(json.dumps(found))

@@ -40,6 +40,7 @@ OPPORTUNITY_NAMES = {
     "gathered-input": "Gathered inputs of the column linears",
     "gathered-parameters": "Gathered parameters",
     "attention-core": "The attention cores",
+    "attention-scores": "The scores of ring self-attention",
     "block-activations": "All activations inside the blocks",
     "norm-input": "The norms",
     "replicated-activations": "Activations that every tensor-parallel rank holds whole",

@@ -32,7 +32,8 @@ _TOKEN_BYTES = 8
 class ContextShape:
     """`local` is the shape of the model that T ranks share, with the n tokens of one part as its sequence.
 
-    `ulysses` is the number of ranks that exchange heads for tokens. Raises ValueError for an unknown scheme.
+    `ulysses` is the number of ranks that exchange heads for tokens, of usp. Raises ValueError for an unknown
+    scheme.
     """
 
     scheme: str
@@ -46,8 +47,18 @@ class ContextShape:
             raise ValueError(f"no closed form for scheme '{self.scheme}'")
 
     @property
+    def parts(self) -> int:
+        """p."""
+        return self.seq_len // self.local.seq_len
+
+    @property
+    def ulysses_ranks(self) -> int:
+        """Ranks that exchange heads for tokens, 1 where none do."""
+        return {"ulysses": self.parts, "usp": self.ulysses}.get(self.scheme, 1)
+
+    @property
     def exchanges_heads(self) -> bool:
-        return self.scheme == "ulysses" or (self.scheme == "usp" and self.ulysses > 1)
+        return self.ulysses_ranks > 1
 
 
 def _out_bytes(shape: ContextShape) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sp_profiler.analysis.memory.closed_form import shape_of, terms_of, whole
+from sp_profiler.analysis.memory.closed_form import context_shape_of, shape_of, terms_of, whole
 from sp_profiler.analysis.memory.from_blocks import from_blocks
 from sp_profiler.analysis.memory.results import MemoryFigures, Opportunity, SavedTensors
 from sp_profiler.analysis.memory.takes import Measured, Takes
@@ -28,6 +28,8 @@ from sp_profiler.theory.communication import (
     sum_wire_bytes,
     wire_bytes,
 )
+from sp_profiler.theory.context_communication import Transfer, attention_transfers, sent_bytes
+from sp_profiler.theory.context_memory import ContextShape
 from sp_profiler.theory.memory import Shape
 
 _NO_TIMES = LedgerEntry(
@@ -53,10 +55,13 @@ class Run:
 
 def opportunities(run: Run) -> tuple[list[Opportunity], list[LedgerEntry]]:
     """Every kind of buffer whose giving up would free anything, most first; why times are unknown."""
-    shape = shape_of(run.workload)
+    context = context_shape_of(run.workload)
+    shape = shape_of(run.workload) if context is None else context.local
     measured = Measured(run.collectives, run.gemms, run.windows, run.is_cpu)
     if shape is not None:
-        found = [one for look in _LOOKS if (one := look(_Known(run, shape, measured))) is not None]
+        known = _Known(run, shape, measured, context)
+        looks = _ALONE if context is not None and context.attention_only else _LOOKS
+        found = [one for look in looks if (one := look(known)) is not None]
     else:
         found = from_blocks(run.figures, run.collectives, run.gemms, measured)
     found = [one for one in found if one.freed_bytes > 0]
@@ -66,11 +71,13 @@ def opportunities(run: Run) -> tuple[list[Opportunity], list[LedgerEntry]]:
 
 @dataclass(frozen=True)
 class _Known:
-    """A run of a shipped workload: its shape, and what was measured."""
+    """A run of a shipped workload: its shape, and what was measured. Where ranks divide the sequence `shape`
+    is that of the model that shares one part, and `context` says how attention brings the parts together."""
 
     run: Run
     shape: Shape
     measured: Measured
+    context: ContextShape | None = None
 
     @property
     def layers(self) -> int:
@@ -85,7 +92,7 @@ class _Known:
         or by the closed form where a run has none."""
         most = max(self.run.saved, key=lambda one: one.saved_bytes, default=None)
         if most is None:
-            sizes = terms_of(self.shape, self.layers)
+            sizes = terms_of(self.context or self.shape, self.layers)
         else:
             sizes = {(one.term, one.layer): one.bytes for one in most.terms}
         if terms:
@@ -94,8 +101,17 @@ class _Known:
 
     def freed(self, **options: str) -> int:
         """What the closed form says that other options would free."""
-        other = replace(self.shape, **options)
-        return whole(terms_of(self.shape, self.layers)) - whole(terms_of(other, self.layers))
+        shape, other = self.shape, replace(self.shape, **options)
+        if self.context is not None:
+            shape, other = self.context, replace(self.context, local=other)
+        return whole(terms_of(shape, self.layers)) - whole(terms_of(other, self.layers))
+
+    def attention_again(self, recompute: str) -> list[Transfer]:
+        """What attention of all layers sends once more in a step where its forward is run again."""
+        if self.context is None:
+            return []
+        again = attention_transfers(self.context).again(recompute)
+        return list(again) * self.layers * self.shape.num_microbatches
 
     def schedule_bytes(self, mode: str, save: str | None, comm: str | None) -> int:
         """Bytes that one rank sends in forward and backward of a step."""
@@ -158,24 +174,51 @@ def _gathered_input(known: _Known) -> Opportunity | None:
 
 
 def _attention_core(known: _Known) -> Opportunity | None:
-    """Selective recompute (Korthikanti et al. 2022): no communication, the attention core once more."""
+    """Selective recompute (Korthikanti et al. 2022): the attention core once more. That communicates only
+    where ranks divide the sequence."""
     if known.shape.recompute != "none":
         return None
     kept = known.kept("attention")
     freed = known.freed(recompute="selective")
-    return known.opportunity("attention-core", kept, freed, "--recompute selective", 0, Takes(0, 0, 0))
+    again = known.attention_again("selective")
+    takes = known.measured.alone([(one.op, one.bytes) for one in again])
+    if again and known.comm == "async":
+        takes = replace(takes, hideable_ns=None, exposed_ns=None)  # attention hides part of them again
+    sends = int(sent_bytes(again))
+    return known.opportunity("attention-core", kept, freed, "--recompute selective", sends, takes)
+
+
+def _attention_scores(known: _Known) -> Opportunity | None:
+    """Ring self-attention keeps whole rows of scores. Ring attention keeps one number a row, and sends its
+    gradients of keys and values in fp32 from rank to rank."""
+    context = known.context
+    if context is None or context.scheme != "rsa" or known.shape.recompute != "none":
+        return None
+    ring = replace(context, scheme="ring")
+    freed = whole(terms_of(context, known.layers)) - whole(terms_of(ring, known.layers))
+    there, here = (attention_transfers(one) for one in (ring, context))
+    more = sent_bytes(there.forward + there.backward) - sent_bytes(here.forward + here.backward)
+    sends = int(more * known.layers * known.shape.num_microbatches)
+    takes = known.measured.unknown() if sends > 0 else Takes(0, 0, 0)
+    return known.opportunity(
+        "attention-scores", known.kept("attention"), freed, "mode ring in place of rsa", max(sends, 0), takes
+    )
 
 
 def _block_activations(known: _Known) -> Opportunity | None:
     """Full recompute: every block keeps its input alone and runs its forward, collectives and all, again.
 
-    These are waited for where they are launched, as in forward: nothing hides them.
+    These are waited for where they are launched, as in forward: nothing hides them, but attention those of a
+    ring that is asynchronous.
     """
     if known.shape.recompute == "full":
         return None
     forward, _ = known.of_blocks(known.shape.save, known.comm)
-    sends = int(sum_wire_bytes(forward, known.shape.parts))
-    takes = known.measured.alone([(one.op, one.bytes) for one in forward])
+    again = known.attention_again("full")
+    sends = int(sum_wire_bytes(forward, known.shape.parts) + sent_bytes(again))
+    takes = known.measured.alone([(one.op, one.bytes) for one in (*forward, *again)])
+    if again and known.comm == "async":
+        takes = replace(takes, hideable_ns=None, exposed_ns=None)
     freed = known.freed(recompute="full")
     return known.opportunity("block-activations", known.kept(), freed, "--recompute full", sends, takes)
 
@@ -200,7 +243,7 @@ def _replicated(known: _Known) -> Opportunity | None:
         "replicated-activations",
         known.kept("norm", "column-input"),
         known.freed(mode="sp", save="shard"),
-        "mode sp with --save shard --comm async",
+        f"{'mode sp' if known.context is None else '--inside sp'} with --save shard --comm async",
         sends,
         known.measured.unknown() if sends else Takes(0, 0, 0),
     )
@@ -212,4 +255,7 @@ _LOOKS: tuple[Callable[[_Known], Opportunity | None], ...] = (
     _replicated,
     _norm_input,
     _attention_core,
+    _attention_scores,
 )
+_ALONE = (_attention_core, _attention_scores)
+"""Of attention without the model around it."""
