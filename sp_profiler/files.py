@@ -1,4 +1,4 @@
-"""Writing files so that a reader sees the old content or the new, never a part."""
+"""Writing files so that a reader sees the old content or the new, never a part; and where none may go."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from sp_profiler.errors import UsageError
+
+FILE_ENDINGS = (".html", ".json", ".md", ".csv", ".parquet")
+"""Of names that mean a file even where there is none, packed (`.gz`) or not."""
 
 
 def write_atomically(path: Path, content: str | bytes | Iterable[str | bytes]) -> None:
@@ -55,3 +58,32 @@ def refuse_unwritable(folder: Path) -> None:
         raise UsageError(f"cannot write to {folder}: {there} is not a folder")
     if not os.access(there, os.W_OK | os.X_OK):
         raise UsageError(f"cannot write to {folder}: {there} is read-only")
+
+
+def refuse_inputs(files: Iterable[Path], inputs: Iterable[str]) -> None:
+    """UsageError when what is written would take the place of what is read: `--force` cannot mean that."""
+    read = {os.path.realpath(file) for file in inputs}
+    for file in files:
+        if os.path.realpath(file) in read:
+            raise UsageError(f"{file} is to be read: choose another name for what is written")
+
+
+def refuse_file_for_folder(out: Path, given: str, what: str) -> None:
+    """UsageError when what needs a folder was given a file's name. `what`: `2 runs as html need`."""
+    if (out.exists() and not out.is_dir()) or named_as_file(given):
+        raise UsageError(f"{out} {'is' if out.exists() else 'names'} a file, but {what} a folder")
+
+
+def named_as_file(out: str) -> bool:
+    """Whether it looks like one of our files (`demo.html`): no folder, and not meant as one (`x/`)."""
+    is_folder = out.endswith("/") or Path(out).is_dir()
+    return not is_folder and Path(out.removesuffix(".gz")).suffix.lower() in FILE_ENDINGS
+
+
+def refuse_folders_of(files: Iterable[Path]) -> None:
+    """Refuse, before the work, folders in which these files could not be written.
+
+    Into a pipe or a device, which exists and is no file, is written as it is.
+    """
+    for folder in dict.fromkeys(file.parent for file in files if file.is_file() or not file.exists()):
+        refuse_unwritable(folder)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 OURS = "sp-profile"
+FLOWS = ("s", "t", "f")
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ def _counters(export: Export, names: dict[tuple[str, Any], str]) -> None:
 
 
 def _flows(export: Export) -> None:
-    taken = {event["id"] for event in export.original if event["ph"] in "stf" and "id" in event}
+    taken = {event["id"] for event in export.original if event.get("ph") in FLOWS and "id" in event}
     ends: dict[Any, list[Any]] = defaultdict(list)
     for event in export.added:
         if event["ph"] in "sf":
@@ -194,7 +195,7 @@ def _spans(export: Export) -> dict[Any, dict[int, list[tuple[int, int]]]]:
     spans: dict[Any, list[tuple[int, int]]] = defaultdict(list)
     for event in export.original:
         thread = (str(event.get("pid")), str(event.get("tid")))
-        if event["ph"] == "X" and thread in instants:
+        if event.get("ph") == "X" and thread in instants:
             start = ns_of(event["ts"])
             spans[thread].append((start, start + ns_of(event["dur"])))
     begun: dict[Any, int] = {}

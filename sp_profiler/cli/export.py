@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sp_profiler.cli import ledger
 from sp_profiler.cli.options import add_reading, add_window, reading, window_rule
+from sp_profiler.cli.output import SCREEN
 from sp_profiler.errors import EXIT_OK, SpProfilerError, UsageError
 
 if TYPE_CHECKING:
@@ -48,17 +49,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Export every trace that the paths hold; returns the worst exit code."""
     from sp_profiler.cli.analyze import distinct
+    from sp_profiler.export.places import places_of
     from sp_profiler.report.format import visible
     from sp_profiler.trace.find import find_runs
 
+    if args.out is None or args.out in SCREEN:
+        raise UsageError(f"--format {args.format} needs -o OUT to be written to")
     rule = window_rule(args.window, args.steps)
     how = reading(args)
     runs = distinct(find_runs(args.paths))
-    places = _places(args, runs)
     code = EXIT_OK
-    for files in runs:
+    for files, places in zip(runs, places_of(runs, args.out, force=args.force), strict=True):
         try:
-            for written in _export(files, places[files.name], rule, args.strict, how):
+            for written in _export(files, places, rule, args.strict, how):
                 print(f"written: {written}")
         except SpProfilerError as error:
             if len(runs) == 1:
@@ -81,43 +84,3 @@ def _export(
         )
     ledger.warn("export", done.ledger)
     return list(done.files.values())
-
-
-def _places(args: argparse.Namespace, runs: Sequence[RunFiles]) -> dict[str, dict[str, Path]]:
-    """The file of each trace by run and trace, refusing before the work what would be refused after it."""
-    from sp_profiler.cli.output import (
-        SCREEN,
-        refuse_file_for_folder,
-        refuse_folders_of,
-        refuse_inputs,
-    )
-    from sp_profiler.export.perfetto import file_names
-    from sp_profiler.report.format import counted
-    from sp_profiler.report.save import refuse_existing
-
-    if args.out is None or args.out in SCREEN:
-        raise UsageError(f"--format {args.format} needs -o OUT to be written to")
-    if args.out == "":
-        raise UsageError("-o is empty: name a file or a folder")
-    out = Path(args.out)
-    traces = [trace for one in runs for trace in one.files]
-    if len(traces) == 1 and not args.out.endswith("/") and not out.is_dir():
-        places = {runs[0].name: {traces[0]: out}}
-    else:
-        refuse_file_for_folder(
-            out, args.out.removesuffix(".gz"), f"{counted(len(traces), 'trace')} {_need(traces)}"
-        )
-        folders = {one.name: out / one.name if len(runs) > 1 else out for one in runs}
-        places = {
-            one.name: {path: folders[one.name] / name for path, name in file_names(one).items()}
-            for one in runs
-        }
-    written = [place for one in places.values() for place in one.values()]
-    refuse_existing(written, args.force)
-    refuse_inputs(written, traces)
-    refuse_folders_of(written)
-    return places
-
-
-def _need(traces: Sequence[str]) -> str:
-    return "need" if len(traces) > 1 else "needs"

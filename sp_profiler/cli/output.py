@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from sp_profiler.cli.options import add_format
 from sp_profiler.errors import UsageError
-from sp_profiler.files import refuse_unwritable
+from sp_profiler.files import refuse_file_for_folder, refuse_folders_of, refuse_inputs
 
 TEXT_FORMATS = ("json", "markdown")
-FILE_ENDINGS = (".html", ".json", ".md", ".csv", ".parquet")
 SCREEN = ("-", "/dev/stdout")
 """Names that as `-o` mean what leaving it out means."""
 
@@ -89,32 +87,3 @@ def places_of(
     refuse_inputs(files, inputs)
     refuse_folders_of(files)
     return list(places)
-
-
-def refuse_inputs(files: Iterable[Path], inputs: Iterable[str]) -> None:
-    """UsageError when what is written would take the place of what is read: `--force` cannot mean that."""
-    read = {os.path.realpath(file) for file in inputs}
-    for file in files:
-        if os.path.realpath(file) in read:
-            raise UsageError(f"{file} is to be read: choose another name for what is written")
-
-
-def refuse_file_for_folder(out: Path, given: str, what: str) -> None:
-    """UsageError when what needs a folder was given a file's name. `what`: `2 runs as html need`."""
-    if (out.exists() and not out.is_dir()) or named_as_file(given):
-        raise UsageError(f"{out} {'is' if out.exists() else 'names'} a file, but {what} a folder")
-
-
-def named_as_file(out: str) -> bool:
-    """Whether it looks like one of our files (`demo.html`): no folder, and not meant as one (`x/`)."""
-    is_folder = out.endswith("/") or Path(out).is_dir()
-    return not is_folder and Path(out).suffix.lower() in FILE_ENDINGS
-
-
-def refuse_folders_of(files: Iterable[Path]) -> None:
-    """Refuse, before the work, folders in which these files could not be written.
-
-    Into a pipe or a device, which exists and is no file, is written as it is.
-    """
-    for folder in dict.fromkeys(file.parent for file in files if file.is_file() or not file.exists()):
-        refuse_unwritable(folder)

@@ -50,8 +50,11 @@ def gzipped(blocks: Iterable[bytes]) -> Iterator[bytes]:
 
 def is_gzip(path: str) -> bool:
     """Whether the file is packed with gzip, whatever its name says."""
-    with open(path, "rb") as file:
-        return file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
+    except OSError:
+        return False  # who reads it will say so
 
 
 def _joined(events: Iterable[bytes], follows: bool) -> Iterator[bytes]:

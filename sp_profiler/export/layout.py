@@ -187,8 +187,8 @@ class _Places(EventReader):
                 self._counted.count = before  # what we cannot use of it is no damage
                 self._add(start, text.offset)
                 return commas
+        self._apart = True
         for begin, end in self._repaired:
-            self._apart = True
             self._add(begin, end, mend=True)
             self._apart = True
         return commas

@@ -7,7 +7,6 @@ in it. The trace of a run of one is decoded once.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,14 +19,13 @@ from sp_profiler.classify.tables import Classified
 from sp_profiler.engine import RankOutcome, compare_ranks
 from sp_profiler.errors import SpProfilerError, UsageError
 from sp_profiler.export.chrome import events_of
-from sp_profiler.export.copy import gzipped, is_gzip, with_events
+from sp_profiler.export.copy import gzipped, with_events
 from sp_profiler.export.layout import Layout, find_layout
 from sp_profiler.export.tracks import tracks_of
 from sp_profiler.files import write_atomically
 from sp_profiler.ledger import LedgerEntry
 from sp_profiler.report.build import TraceFacts
 from sp_profiler.trace.decode import DEFAULT_LIMITS, decode_trace
-from sp_profiler.trace.find import distinct_names
 from sp_profiler.trace.limits import Limits
 from sp_profiler.trace.load import TraceSummary, as_numbered, check_run, read_one
 from sp_profiler.trace.tables import RunFiles, Trace
@@ -76,11 +74,13 @@ def export_run(
         on_loaded(ledger)
     written: dict[str, Path] = {}
     added: list[LedgerEntry] = []
+    first_id = 0
     for one in run.traces:
         layout = find_layout(one.path, limits)
         if layout.list_end is None:
             added.append(_written_anew(one.path, layout))
-        ranks.write(one, results[one.path], layout, places[one.path])
+        ranks.write(one, results[one.path], first_id, layout, places[one.path])
+        first_id += len(results[one.path].collectives)
         written[one.path] = places[one.path]
         if on_rank is not None:
             on_rank(one.path)
@@ -133,14 +133,16 @@ class _Ranks:
         across = compare_ranks(outcomes, self._files.run_json)
         return {one.path: result for one, result in zip(traces, across.results, strict=True)}
 
-    def write(self, one: TraceSummary, result: RankResult, layout: Layout, place: Path) -> None:
+    def write(
+        self, one: TraceSummary, result: RankResult, first_id: int, layout: Layout, place: Path
+    ) -> None:
         """Write the trace with its tracks."""
         looked = self._held
         if looked is None or looked.trace.path != one.path:
             self._held = looked = None  # before the next one is decoded
             trace = self._read(one)
             looked = _Looked(trace, classify(trace, self._files.run_json))
-        devices = tracks_of(looked.trace, looked.classified, result, self._rule)
+        devices = tracks_of(looked.trace, looked.classified, result, self._rule, first_id)
         events = events_of(devices, layout, one.rank, one.metadata.base_time_ns)
         blocks = with_events(one.path, layout, events, self._limits)
         try:
@@ -162,21 +164,3 @@ class _Ranks:
             return
         facts = TraceFacts(trace.path, trace.metadata, classified.is_cpu_only)
         self._outcomes[trace.path] = RankOutcome(facts, result, None)
-
-
-def file_names(files: RunFiles) -> dict[str, str]:
-    """For each trace of a run the name of its export: `rank0.pt.trace.json.gz` -> `rank0.perfetto.json.gz`.
-
-    Two of one name (`rank0/trace.json`, `rank1/trace.json`) have their folders in it.
-    """
-    stems = {path: _stem(os.path.basename(path)) for path in files.files}
-    if len(set(stems.values())) < len(stems):
-        stems = {path: _stem(os.path.relpath(path, files.root)).replace(os.sep, "-") for path in files.files}
-    names = [f"{stem}.perfetto.json{'.gz' if is_gzip(path) else ''}" for path, stem in stems.items()]
-    return dict(zip(stems, distinct_names(names), strict=True))
-
-
-def _stem(name: str) -> str:
-    for ending in (".gz", ".json", ".trace", ".pt"):
-        name = name.removesuffix(ending)
-    return name

@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ from sp_profiler.analysis.results import (
     StepFigures,
 )
 from sp_profiler.analysis.steps import WindowRule, Windows, device_windows
-from sp_profiler.classify.tables import Classified, Kind, Role
+from sp_profiler.classify.tables import Activities, Classified, Kind, Role
 from sp_profiler.ledger import Ledger
 from sp_profiler.report.format import size
 from sp_profiler.trace.tables import NONE, Int64, Trace
@@ -88,10 +89,11 @@ class DeviceTracks:
 
 
 def tracks_of(
-    trace: Trace, classified: Classified, result: RankResult, rule: WindowRule
+    trace: Trace, classified: Classified, result: RankResult, rule: WindowRule, first_id: int = 0
 ) -> list[DeviceTracks]:
     """The tracks of each device of a rank. `result` is what was found for these windows, causes settled.
 
+    `first_id`: the id of its first collective in the report of the run, which numbers those of all ranks.
     Raises IdentityError where slices do not sum to the figures of `result` (a defect of ours).
     """
     of_device = _counters(trace, classified)
@@ -99,7 +101,7 @@ def tracks_of(
     if result.stretches:
         collectives = Collectives.of(result.collectives)
         for place, figures in enumerate(result.ranks):
-            tracks = _device(trace, classified, result, rule, place, collectives)
+            tracks = _device(trace, classified, result, rule, place, collectives, first_id)
             name = "CPU" if classified.is_cpu_only else f"GPU {figures.device}"
             found.append(DeviceTracks(name, tracks, of_device.pop(name, ())))
     found += [DeviceTracks(name, (), counters) for name, counters in of_device.items()]
@@ -113,22 +115,24 @@ def _device(
     rule: WindowRule,
     place: int,
     collectives: Collectives,
+    first_id: int,
 ) -> tuple[Track, ...]:
     figures, stretches = result.ranks[place], result.stretches[place]
     device = figures.device
     rows = np.flatnonzero(classified.activities.device == device)
     windows = device_windows(trace, classified, rows, rule, Ledger())
     steps = [step for step in result.steps if step.device == device]
-    mine = collectives.take(collectives.numbers("device").values == device)
+    here = np.flatnonzero(collectives.numbers("device").values == device)
+    mine, ids = collectives.take(here), (first_id + here).tolist()
     exposed = exposed_pieces(stretches, _waits(stretches, mine))
     by_role = np.array([[step.overlapped_by_role_ns[role] for role in ROLES] for step in steps], np.int64)
     overlapped = overlapped_pieces(device_sets(classified.activities, rows), windows, by_role)
     _check(figures, exposed, overlapped)
     return (
         Track("steps", lambda: _steps(steps)),
-        Track("exposed", lambda: _exposed(exposed, stretches, mine, windows)),
+        Track("exposed", lambda: _exposed(exposed, stretches, mine, ids, windows)),
         Track("overlapped by role", lambda: _overlapped(overlapped, windows)),
-        *_lanes(trace, classified, rows, mine),
+        *_lanes(trace, classified, rows, mine, ids),
     )
 
 
@@ -165,7 +169,11 @@ def _waits(stretches: ExposedStretches, mine: Collectives) -> Int64:
 
 
 def _exposed(
-    pieces: ExposedPieces, stretches: ExposedStretches, mine: Collectives, windows: Windows
+    pieces: ExposedPieces,
+    stretches: ExposedStretches,
+    mine: Collectives,
+    ids: Sequence[int],
+    windows: Windows,
 ) -> Iterator[Slice]:
     """Named by their causes, the one with most time first."""
     row_of = {number: row for row, number in enumerate(mine.numbers("id").values.tolist())}
@@ -180,8 +188,8 @@ def _exposed(
             number, why = numbers[owner[part]], CAUSES[cause[part]]
             by_cause[why] = by_cause.get(why, 0) + share[part]
             row = row_of[number]
-            told = {"id": number, "op": ops[row], "group": groups[row], "cause": why, "share_ns": share[part]}
-            listed.append(_told(told))
+            told = {"id": ids[row], "op": ops[row], "group": groups[row], "cause": why}
+            listed.append(_told({**told, "exposed_share_ns": share[part]}))
         causes = sorted(by_cause, key=lambda why: (-by_cause[why], CAUSES.index(why)))
         args = {"exposed_by_cause_ns": by_cause, "collectives": listed, "step": windows.step[window[i]]}
         yield Slice(start, end, " + ".join(causes), _told(args))
@@ -197,7 +205,9 @@ def _overlapped(pieces: OverlappedPieces, windows: Windows) -> Iterator[Slice]:
         yield Slice(start, end, " + ".join(roles), _told(args))
 
 
-def _lanes(trace: Trace, classified: Classified, rows: Int64, mine: Collectives) -> list[Track]:
+def _lanes(
+    trace: Trace, classified: Classified, rows: Int64, mine: Collectives, ids: Sequence[int]
+) -> list[Track]:
     """The collectives, those that run at the same time on lanes of their own."""
     starts = mine.numbers("start_ns").values
     lane = lanes_of(starts, starts + mine.numbers("dur_ns").values)
@@ -206,7 +216,7 @@ def _lanes(trace: Trace, classified: Classified, rows: Int64, mine: Collectives)
     for number in range(int(lane.max(initial=-1)) + 1):
         here = np.flatnonzero(lane == number)
         name = "collectives" if number == 0 else f"collectives ({number + 1})"
-        tracks.append(Track(name, lambda here=here: _collectives(mine.take(here), [links[i] for i in here])))
+        tracks.append(Track(name, partial(_collectives, mine, ids, links, here)))
     return tracks
 
 
@@ -227,9 +237,13 @@ def lanes_of(start: Int64, end: Int64) -> Int64:
     return lane
 
 
-def _collectives(chosen: Collectives, links: Sequence[Link | None]) -> Iterator[Slice]:
-    for one, link in zip(chosen, links, strict=True):
-        yield Slice(one.start_ns, one.start_ns + one.dur_ns, _title(one), _told(asdict(one)), link)
+def _collectives(
+    mine: Collectives, ids: Sequence[int], links: Sequence[Link | None], rows: Int64
+) -> Iterator[Slice]:
+    """Those of these rows."""
+    for row, one in zip(rows.tolist(), mine.take(rows), strict=True):
+        args = _told({**asdict(one), "id": ids[row]})
+        yield Slice(one.start_ns, one.start_ns + one.dur_ns, _title(one), args, links[row])
 
 
 def _title(one: CollectiveFigures) -> str:
@@ -239,36 +253,45 @@ def _title(one: CollectiveFigures) -> str:
 
 
 def _links(trace: Trace, classified: Classified, rows: Int64, mine: Collectives) -> list[Link | None]:
-    """For each collective where the first activity of its partner begins; None where none is known."""
+    """For each collective where its partner begins, None where none is known.
+
+    The partner's first activity may be a small one in front of what is meant: then it is the first GEMM of
+    the same annotated range, or autograd node.
+    """
     activities = classified.activities
     computing = rows[activities.kind[rows] == Kind.COMPUTATION]
-    starts, roles = activities.start_ns[computing], activities.role[computing]
-    took_time = activities.end_ns[computing] > starts
-    evidence = mine.records("cause_evidence").tolist()
-    partners = mine.records("partner").tolist()
+    computing = computing[activities.end_ns[computing] > activities.start_ns[computing]]
+    starts = activities.start_ns[computing]
+    partners = zip(mine.records("partner").tolist(), mine.records("cause_evidence").tolist(), strict=True)
     links: list[Link | None] = []
-    for partner, told, dur in zip(partners, evidence, mine.numbers("dur_ns").values.tolist(), strict=True):
+    for (partner, told), dur in zip(partners, mine.numbers("dur_ns").values.tolist(), strict=True):
         begins = None if told is None else told.partner_start_ns
-        if partner is None or begins is None or dur == 0:
+        if partner is None or told is None or begins is None or dur == 0:
             links.append(None)
             continue
-        low, high = (
-            np.searchsorted(starts, begins, side="left"),
-            np.searchsorted(starts, begins, side="right"),
-        )
-        here = np.arange(low, high)[took_time[low:high]]
-        named = here[roles[here] == ROLES.index(partner.what)]
-        first = (named if len(named) else here)[:1]
-        links.append(_link(trace, activities.event[computing[first]].tolist(), begins))
+        low, high = np.searchsorted(starts, [begins, told.partner_end_ns or begins])
+        row = _chosen(activities, computing[low : max(high, low + 1)], begins, ROLES.index(partner.what))
+        links.append(None if row is None else _link(trace, activities, row))
     return links
 
 
-def _link(trace: Trace, events: list[int], start_ns: int) -> Link | None:
-    for event in events:
-        pid, tid = trace.strings[int(trace.events.pid[event])], trace.strings[int(trace.events.tid[event])]
-        if pid is not None and tid is not None:
-            return Link(start_ns, pid, tid)
-    return None
+def _chosen(activities: Activities, rows: Int64, begins: int, role: int) -> int | None:
+    """Of a partner's rows, and others that run meanwhile, the one to lead to; `rows` are sorted by start."""
+    of_role = rows[activities.role[rows] == role]
+    first = next(iter(of_role[activities.start_ns[of_role] == begins].tolist()), None)
+    if first is None:
+        return next(iter(rows[activities.start_ns[rows] == begins].tolist()), None)
+    for column in (activities.range_start_ns, activities.node):
+        if column[first] != NONE:
+            gemms = of_role[activities.is_gemm[of_role] & (column[of_role] == column[first])]
+            return int(gemms[0]) if len(gemms) else first
+    return first
+
+
+def _link(trace: Trace, activities: Activities, row: int) -> Link | None:
+    event = int(activities.event[row])
+    pid, tid = trace.strings[int(trace.events.pid[event])], trace.strings[int(trace.events.tid[event])]
+    return None if pid is None or tid is None else Link(int(activities.start_ns[row]), pid, tid)
 
 
 def _told(values: dict[str, Any]) -> dict[str, Any]:
@@ -307,7 +330,8 @@ def _device_counters(memory: DeviceMemory) -> tuple[Counter, ...]:
     positions = np.flatnonzero(np.append(time[1:] != time[:-1], True))  # what stands after each instant
     since = " since the recording began" if timeline.is_relative else ""
     reserved = timeline.reserved
-    columns = [timeline.total, *(() if reserved is None or (reserved == NONE).any() else (reserved,))]
+    is_told = reserved is not None and (reserved > 0).any() and (reserved != NONE).all()
+    columns = [timeline.total, *((reserved,) if is_told and reserved is not None else ())]
     names = ("allocated", "reserved")[: len(columns)]
 
     def totals() -> Iterator[tuple[int, tuple[int, ...]]]:
