@@ -29,6 +29,22 @@ def test_duration(ns: float | None, text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (None, "unknown"),
+        (0, "0 B"),
+        (999, "999 B"),
+        (1_000, "1.00 kB"),
+        (134_217_728, "134.2 MB"),
+        (2_013_265_920, "2.01 GB"),
+        (5 * 10**15, "5\u202f000 TB"),
+    ],
+)
+def test_what_is_sent_has_decimal_prefixes(count: int | None, text: str) -> None:
+    assert fmt.sent(count) == text
+
+
+@pytest.mark.parametrize(
     ("ratio", "text"),
     [
         (None, "unknown"),

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from sp_profiler.cli.options import FORMATS, add_many
 from sp_profiler.cli.output import add_output, refuse_file_for_folder, refuse_folders_of, settle_output
-from sp_profiler.errors import EXIT_OK
+from sp_profiler.errors import EXIT_OK, UsageError
 
 if TYPE_CHECKING:
+    from sp_profiler.planning.long_context.model import LongContextPlan
+    from sp_profiler.planning.long_context.request import LongContextRequest
     from sp_profiler.planning.model import Plan
     from sp_profiler.planning.request import PlanRequest
+    from sp_profiler.report.planned.shown import AnyPlan
 
 SINGLE_FILE = {"json": "plan.json", "html": "plan.html", "markdown": "plan.md"}
 
@@ -44,11 +47,21 @@ MANY_CHOICES = {
 }
 RATES = {
     "--flops": ("FLOP/S", "dense peak of a device at --dtype, such as 312e12"),
-    "--bandwidth": ("BYTES/S", "of a rank's link in one direction, such as 300e9"),
+    "--bandwidth": ("BYTES/S", "of a rank's link in one direction, such as 300e9; between nodes"),
     "--latency": ("SECONDS", "of each step of a ring, such as 5e-6"),
     "--memory-bandwidth": ("BYTES/S", "of the device's memory: norms, activations, optimizer"),
     "--efficiency": ("SHARE", "of the peak that GEMMs and attention reach (1)"),
 }
+CONTEXT_NUMBERS = {
+    "--cp": "ranks that share the sequence",
+    "--ranks-per-node": "ranks of one node (the profile's, else 8)",
+}
+CONTEXT_RATES = {
+    "--intra-bandwidth": ("BYTES/S", "of the link inside a node (that of --bandwidth)"),
+    "--intra-latency": ("SECONDS", "of a step inside a node (that of --latency)"),
+}
+CONTEXT_NEEDS = ("--seq-len", "--hidden", "--heads", "--cp")
+NOT_OF_CONTEXT = (*MANY_CHOICES, "--vocab", "--num-microbatches", "--no-extrapolate", "--memory-bandwidth")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,19 +84,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     times = parser.add_argument_group("time (--hardware, or --flops, --bandwidth and --latency)")
     times.add_argument(
-        "--hardware", metavar="NAME", help="a device whose data sheet is known, such as 'H100 SXM'"
+        "--hardware",
+        metavar="NAME",
+        help="a device whose data sheet is known, such as 'H100 SXM', or a profile, such as h100-ib",
     )
     for flag, (unit, text) in RATES.items():
         times.add_argument(flag, type=float, metavar=unit, help=text)
+    _add_long_context(parser)
     add_output(parser, "plan", "one format")
+
+
+def _add_long_context(parser: argparse.ArgumentParser) -> None:
+    context = parser.add_argument_group(
+        "long context (with --seq-len, --hidden, --heads, --kv-heads, --ffn, --layers, --micro-batch, --tp, "
+        "--dtype and the rates; one value each)"
+    )
+    context.add_argument(
+        "--long-context",
+        action="store_true",
+        help="ring attention, Ulysses and both beside TP and SP: what is kept, sent, hidden, and what to do",
+    )
+    for flag, text in CONTEXT_NUMBERS.items():
+        context.add_argument(flag, type=int, metavar="N", help=text)
+    add_many(context, "--ulysses", int, metavar="N", help="Ulysses ranks of hybrids (every divisor of --cp)")
+    context.add_argument("--no-causal", action="store_true", help="attention without a causal mask")
+    for flag, (unit, text) in CONTEXT_RATES.items():
+        context.add_argument(flag, type=float, metavar=unit, help=text)
 
 
 def run(args: argparse.Namespace) -> int:
     """Plan, write, print; returns the exit code."""
     formats = settle_output(args)
+    _refuse_other_kind(args)
     files = _files(args, formats)
-    request = request_of(args)
-    plan = _build(request)
+    plan = _build_long_context(args) if args.long_context else _build(request_of(args))
     for path, content in _contents(plan, files).items():
         _write(path, content)
     _show(plan, args, formats)
@@ -99,6 +133,62 @@ def request_of(args: argparse.Namespace) -> PlanRequest:
     flags = (*MANY_NUMBERS, *NUMBERS, *MANY_CHOICES, "--dtype")
     given = {name: value for name in map(_attribute, flags) if (value := getattr(args, name)) is not None}
     return PlanRequest(**given, machine=MachineRequest(**rates), extrapolate=not args.no_extrapolate)
+
+
+def _refuse_other_kind(args: argparse.Namespace) -> None:
+    """UsageError for options of a plan of long context without it, and the other way round."""
+    if not args.long_context:
+        given = [
+            flag
+            for flag in (*CONTEXT_NUMBERS, "--ulysses", "--no-causal", *CONTEXT_RATES)
+            if _is_given(args, flag)
+        ]
+        if given:
+            verb = "is" if len(given) == 1 else "are"
+            raise UsageError(f"{', '.join(given)} {verb} for plans of long context: add --long-context")
+        return
+    given = [flag for flag in NOT_OF_CONTEXT if _is_given(args, flag)]
+    if given:
+        verb = "is" if len(given) == 1 else "are"
+        raise UsageError(
+            f"{', '.join(given)} {verb} not for --long-context, which plans every scheme at one size"
+        )
+    missing = [flag for flag in CONTEXT_NEEDS if not _is_given(args, flag)]
+    if missing:
+        raise UsageError(f"--long-context needs {', '.join(missing)}")
+    for flag in MANY_NUMBERS:
+        values = getattr(args, _attribute(flag))
+        if values is not None and len(values) > 1:
+            raise UsageError(f"--long-context plans one size: {flag} takes one value, not {len(values)}")
+
+
+def _is_given(args: argparse.Namespace, flag: str) -> bool:
+    return getattr(args, _attribute(flag)) not in (None, False)
+
+
+def long_context_request_of(args: argparse.Namespace) -> LongContextRequest:
+    """The request of a plan of long context; what is not given keeps the request's default."""
+    from sp_profiler.planning.long_context.request import LongContextRequest
+    from sp_profiler.planning.machines import InsideRequest, MachineRequest
+
+    plain = {name: getattr(args, name) for name in ("hidden", "heads", "kv_heads", "ffn", "dtype")}
+    plain |= {name: getattr(args, name) for name in ("cp", "ranks_per_node", "ulysses")}
+    single = {name: getattr(args, name) for name in map(_attribute, MANY_NUMBERS)}
+    given = plain | {name: values[0] for name, values in single.items() if values is not None}
+    return LongContextRequest(
+        **{name: value for name, value in given.items() if value is not None},
+        causal=not args.no_causal,
+        machine=MachineRequest(
+            args.hardware, args.flops, args.bandwidth, args.latency, None, args.efficiency
+        ),
+        inside=InsideRequest(args.intra_bandwidth, args.intra_latency),
+    )
+
+
+def _build_long_context(args: argparse.Namespace) -> LongContextPlan:
+    from sp_profiler.planning.long_context.build import build_long_context
+
+    return build_long_context(long_context_request_of(args))
 
 
 def _attribute(flag: str) -> str:
@@ -124,7 +214,8 @@ def _build(request: PlanRequest) -> Plan:
 
 def _files(args: argparse.Namespace, formats: list[str]) -> dict[Path, tuple[str, str]]:
     """The files to be written, each with its format and its name in a folder; refused before the work."""
-    from sp_profiler.report.planned.tables import TABLES
+    from sp_profiler.report.planned import long_context_tables
+    from sp_profiler.report.planned import tables as plain_tables
     from sp_profiler.report.save import is_one_file, refuse_existing
 
     if args.out is None:
@@ -135,21 +226,26 @@ def _files(args: argparse.Namespace, formats: list[str]) -> dict[Path, tuple[str
     else:
         refuse_file_for_folder(out, args.out, f"a plan as {', '.join(formats)} needs")
         files = {out / SINGLE_FILE[one]: (one, SINGLE_FILE[one]) for one in formats if one in SINGLE_FILE}
-        tables = [one for one in formats if one not in SINGLE_FILE]
-        files |= {out / f"{table}.{one}": (one, table) for one in tables for table in TABLES}
+        tables = (long_context_tables if args.long_context else plain_tables).TABLES
+        files |= {
+            out / f"{table}.{one}": (one, table)
+            for one in formats
+            if one not in SINGLE_FILE
+            for table in tables
+        }
     refuse_existing(list(files), args.force)
     refuse_folders_of(files)
     return files
 
 
-def _contents(plan: Plan, files: dict[Path, tuple[str, str]]) -> dict[Path, str | bytes]:
+def _contents(plan: AnyPlan, files: dict[Path, tuple[str, str]]) -> dict[Path, str | bytes]:
     made: dict[str, Any] = {}
     for form in {form for form, _ in files.values()}:
         made[form] = render(plan, form)
     return {path: made[form][name] for path, (form, name) in files.items()}
 
 
-def render(plan: Plan, form: str) -> dict[str, str | bytes]:
+def render(plan: AnyPlan, form: str) -> dict[str, str | bytes]:
     """What one format makes of a plan: the file's name (of tables: the table's) to its content."""
     import importlib
 
@@ -157,9 +253,9 @@ def render(plan: Plan, form: str) -> dict[str, str | bytes]:
         module = importlib.import_module(f"sp_profiler.report.planned.{form}")
         return {SINGLE_FILE[form]: module.render(plan)}
     assert form in FORMATS
-    from sp_profiler.report.planned import tables
+    from sp_profiler.report.planned.shown import table_files
 
-    return dict(tables.csv_tables(plan) if form == "csv" else tables.parquet_tables(plan))
+    return dict(table_files(plan, form))
 
 
 def _write(path: Path, content: str | bytes) -> None:
@@ -168,7 +264,7 @@ def _write(path: Path, content: str | bytes) -> None:
     write(path, content)
 
 
-def _show(plan: Plan, args: argparse.Namespace, formats: list[str]) -> None:
+def _show(plan: AnyPlan, args: argparse.Namespace, formats: list[str]) -> None:
     if formats and args.out is None:
         sys.stdout.write(str(next(iter(render(plan, formats[0]).values()))))
         return

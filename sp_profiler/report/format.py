@@ -78,6 +78,20 @@ def size(count: float | None) -> str:
     raise AssertionError("unreachable")
 
 
+def sent(count: float | None) -> str:
+    """Bytes that travel, with decimal prefixes as rates of links have them: `134217728` -> `134.2 MB`."""
+    if count is None:
+        return UNKNOWN
+    value = float(count)
+    if abs(value) < 1000:
+        return f"{count:.0f} B"
+    for unit in ("kB", "MB", "GB", "TB"):
+        value /= 1000
+        if abs(value) < 1000 or unit == "TB":
+            return f"{_digits(value)} {unit}"
+    raise AssertionError("unreachable")
+
+
 def cell_text(kind: str, value: object) -> str:
     """A cell of a table of the report, without its unit (the header has it)."""
     if value is None:

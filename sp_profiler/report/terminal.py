@@ -245,18 +245,18 @@ def _contention(report: Report, out: Console) -> Table | None:
     return table
 
 
-def print_listing(out: Console, one: Listing) -> None:
-    """A table below a free line."""
+def print_listing(out: Console, one: Listing, most: int = _ROWS) -> None:
+    """A table below a free line, of at most so many rows."""
     _gap(out)
-    _print(out, _listing(one, out))
+    _print(out, _listing(one, out, most))
 
 
-def _listing(one: Listing, out: Console) -> Table:
+def _listing(one: Listing, out: Console, most: int = _ROWS) -> Table:
     """A table of ranks beside each other, or of memory. Columns that do not fit are left out."""
     heads = [f"{_small(label)}\n{unit}".strip() or "bound" for label, _, unit in one.columns]
     rows = [
         [_short(cell_text(kind, value)) for (_, kind, _), value in zip(one.columns, row, strict=True)]
-        for row in one.rows[:_ROWS]
+        for row in one.rows[:most]
     ]
     last_first = range(len(heads) - 1, 1, -1)  # the first two stay
     first = [place % len(heads) for place in one.first_dropped]
@@ -267,8 +267,8 @@ def _listing(one: Listing, out: Console) -> Table:
         rows,
         list(dict.fromkeys(heads[at] for at in (*(at for at in first if at in last_first), *last_first))),
     )
-    if len(one.rows) > _ROWS:
-        table.caption = f"the first {_ROWS} of {len(one.rows)}"
+    if len(one.rows) > most:
+        table.caption = f"the first {most} of {len(one.rows)}"
     return table
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import plotly.graph_objects as go
 
 from sp_profiler.planning.model import Plan, Scheme, SchemeTime
 from sp_profiler.report.figures import label, stacked_bars, styled, value_axis
-from sp_profiler.report.format import duration, size
+from sp_profiler.report.format import counted, duration, size
+from sp_profiler.report.page_parts import QUIET, ZOOMABLE
 from sp_profiler.report.palette import ROLE, TIME, Look
 from sp_profiler.report.planned.view import distinct, largest
 
@@ -31,6 +34,28 @@ _LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C
 _GIB = 2**30
 
 Part = tuple[Look, Callable[[Scheme], int]]
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A chart of the page; `figure` None: there is nothing to draw."""
+
+    id: str
+    title: str
+    text: str
+    figure: go.Figure | None
+    config: dict[str, Any]
+
+
+def panels(plan: Plan) -> list[Panel]:
+    """Memory by term and by layers, time of a step, communication."""
+    what = f"{counted(largest(plan)[0].layers, 'layer')}, one rank"
+    return [
+        Panel("plan-saved", "Kept for backward", f"by term; {what}", saved(plan), QUIET),
+        Panel("plan-layers", "Peak by layers", "estimated, of one rank", by_layers(plan), ZOOMABLE),
+        Panel("plan-step", "One step", f"estimated; {what}", step(plan), QUIET),
+        Panel("plan-comm", "Communication", f"estimated; {what}", communication(plan), QUIET),
+    ]
 
 
 def saved(plan: Plan) -> go.Figure:

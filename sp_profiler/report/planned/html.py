@@ -4,42 +4,38 @@ from __future__ import annotations
 
 from typing import Any
 
-from sp_profiler.planning.model import Plan
+import plotly.graph_objects as go
+
+from sp_profiler.planning.long_context.model import LongContextPlan
 from sp_profiler.report import quality, view
-from sp_profiler.report.format import counted
 from sp_profiler.report.page import render_page
-from sp_profiler.report.page_parts import QUIET, ZOOMABLE, for_page, plot
-from sp_profiler.report.planned import figures
-from sp_profiler.report.planned import view as planned_view
-
-TITLE = "Plan of parallel schemes"
+from sp_profiler.report.page_parts import for_page, plot
+from sp_profiler.report.planned import figures, long_context_figures
+from sp_profiler.report.planned.shown import AnyPlan, shown
 
 
-def render(plan: Plan) -> str:
-    """Sentences, charts and tables of a plan."""
+def render(plan: AnyPlan) -> str:
+    """Sentences, recommendation, charts and tables of a plan."""
+    told = shown(plan)
     plots: dict[str, Any] = {}
-    panels: list[tuple[str, str, str]] = []  # id, title, what is drawn
-    size = f"{counted(planned_view.largest(plan)[0].layers, 'layer')}, one rank"
-    drawn = (
-        ("plan-saved", figures.saved(plan), QUIET, "Kept for backward", f"by term; {size}"),
-        ("plan-layers", figures.by_layers(plan), ZOOMABLE, "Peak by layers", "estimated, of one rank"),
-        ("plan-step", figures.step(plan), QUIET, "One step", f"estimated; {size}"),
-        ("plan-comm", figures.communication(plan), QUIET, "Communication", f"estimated; {size}"),
-    )
-    for name, figure, config, title, text in drawn:
-        if figure is not None:
-            plots[name] = plot(figure, config)
-            panels.append((name, title, text))
-    tables = [view.listing_table(one) for one in planned_view.listings(plan)]
+    titles: list[tuple[str, str, str]] = []  # id, title, what is drawn
+    for panel in panels(plan):
+        if isinstance(panel.figure, go.Figure):
+            plots[panel.id] = plot(panel.figure, panel.config)
+            titles.append((panel.id, panel.title, panel.text))
+    tables = [view.listing_table(one) for one in told.listings]
     return render_page(
         "plan.html.j2",
         {"plots": plots, "tables": [for_page(table) for table in tables]},
-        title=TITLE,
-        plan=plan,
-        settings=planned_view.settings(plan),
-        sentences=planned_view.sentences(plan),
-        panels=panels,
+        title=told.title,
+        told=told,
+        panels=titles,
         plots=plots,
         tables=tables,
-        quality=quality.shown(plan.data_quality),
+        quality=quality.shown(told.data_quality),
     )
+
+
+def panels(plan: AnyPlan) -> list[figures.Panel]:
+    """The charts of a plan, some of them None."""
+    return long_context_figures.panels(plan) if isinstance(plan, LongContextPlan) else figures.panels(plan)

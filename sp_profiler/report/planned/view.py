@@ -8,12 +8,41 @@ from typing import Any
 
 from sp_profiler.planning.model import Difference, Plan, Scheme, is_usual
 from sp_profiler.report.format import counted, duration, listed, percent, size
+from sp_profiler.report.planned.shown import Shown
 from sp_profiler.report.view_ranks import Listing
 
 _VARIED = (("layers", "Layers"), ("seq_len", "Tokens"), ("micro_batch", "Batch"), ("tp", "T"))
 """Sizes that stand in the tables where a plan has several of them."""
 
 Column = tuple[str, str, str]
+
+
+def shown(plan: Plan) -> Shown:
+    """Everything that is shown of a plan but its charts."""
+    machine = plan.machine
+    return Shown(
+        title="Plan of parallel schemes",
+        chips=[counted(len(plan.schemes), "scheme"), *([] if machine is None else [machine.name])],
+        settings=settings(plan),
+        sentences=sentences(plan),
+        listings=listings(plan),
+        assumptions=plan.assumptions,
+        machine=_machine(plan),
+        sources=[] if machine is None else machine.sources,
+        data_quality=plan.data_quality,
+        tool=f"{plan.tool.name} {plan.tool.version}, torch {plan.tool.torch}",
+    )
+
+
+def _machine(plan: Plan) -> str | None:
+    one = plan.machine
+    if one is None:
+        return None
+    memory = "" if one.memory_gb_per_s is None else f", memory {one.memory_gb_per_s:g} GB/s"
+    return (
+        f"{one.name}: {one.tflops:g} TFLOP/s × {one.efficiency:g}, {one.bandwidth_gb_per_s:g} GB/s, "
+        f"{one.launch_latency_us:g} µs a collective and {one.step_latency_us:g} µs a step{memory}"
+    )
 
 
 def settings(plan: Plan) -> str:
