@@ -1,9 +1,8 @@
 """sp-profiler: is the communication of parallel training hidden, behind which GEMM, what stays exposed?
 
 `load` and `analyze` read traces, `memory` snapshots too; `capture` and `annotate` belong in a training
-script; `plan` tells what schemes would keep, send and take at any size, `plan_long_context` how to divide a
-long sequence. Nothing heavy is imported before it is used: `import sp_profiler` needs neither torch nor
-polars.
+script; `plan` tells what schemes would keep, send and take at any size. Nothing heavy is imported before it
+is used: `import sp_profiler` needs neither torch nor polars.
 """
 
 from __future__ import annotations
@@ -13,11 +12,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
-__all__ = ["analyze", "annotate", "capture", "load", "memory", "plan", "plan_long_context"]
+__all__ = ["analyze", "annotate", "capture", "export_perfetto", "load", "memory", "plan"]
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from sp_profiler.analysis.memory.results import Memory
-    from sp_profiler.planning.api import plan, plan_long_context
+    from sp_profiler.analysis.steps import WindowRule
+    from sp_profiler.planning.api import plan
     from sp_profiler.record.annotate import annotate
     from sp_profiler.record.capture import capture
     from sp_profiler.report.model import Report
@@ -68,20 +70,47 @@ def analyze(
     profiled steps, half-open. Times are int nanoseconds, sizes bytes. Errors are those of `load`;
     UsageError when no chosen step is in the traces.
     """
-    from sp_profiler.analysis.steps import WindowRule
     from sp_profiler.engine import analyze_files, analyze_run
-    from sp_profiler.errors import UsageError
     from sp_profiler.trace.tables import TraceSet
 
-    if window == "step":
-        rule = WindowRule(rule="step", steps=steps)
-    elif window == "trace" and steps is None:
-        rule = WindowRule(rule="trace")
-    else:
-        raise UsageError(f"window is 'step', or 'trace' without steps, not {window!r} with steps {steps!r}")
+    rule = _window_rule(window, steps)
     if isinstance(source, TraceSet):
         return analyze_run(source, rule)
     return analyze_files(_one_run(source), rule)
+
+
+def _window_rule(window: str, steps: tuple[int, int] | None) -> WindowRule:
+    """The rule that the two spell; UsageError for what cannot be meant."""
+    from sp_profiler.analysis.steps import WindowRule
+    from sp_profiler.errors import UsageError
+
+    if window == "step":
+        return WindowRule(rule="step", steps=steps)
+    if window == "trace" and steps is None:
+        return WindowRule(rule="trace")
+    raise UsageError(f"window is 'step', or 'trace' without steps, not {window!r} with steps {steps!r}")
+
+
+def export_perfetto(
+    source: Source | Sequence[Source],
+    out: Source,
+    *,
+    window: str = "step",
+    steps: tuple[int, int] | None = None,
+    force: bool = False,
+) -> list[Path]:
+    """Write the traces of a run with tracks of what was found in them: what `sp-profile export` writes.
+
+    `out` is the file for a single trace, else a folder; `window` and `steps` as `analyze` takes them. Returns
+    the files, in order of ranks. Errors are those of `analyze`; UsageError too where a file exists (unless
+    `force`), is one that is read, or cannot be written.
+    """
+    from sp_profiler.export.perfetto import export_run
+    from sp_profiler.export.places import places_of
+
+    files = _one_run(source)
+    (places,) = places_of([files], os.fspath(out), force=force)
+    return list(export_run(files, places, _window_rule(window, steps)).files.values())
 
 
 def memory(source: Source | Sequence[Source]) -> Memory | None:
@@ -113,8 +142,4 @@ def __getattr__(name: str) -> object:
         from sp_profiler.planning.api import plan
 
         return plan
-    if name == "plan_long_context":
-        from sp_profiler.planning.api import plan_long_context
-
-        return plan_long_context
     raise AttributeError(f"module 'sp_profiler' has no attribute '{name}'")
