@@ -1,8 +1,9 @@
 """sp-profiler: is the communication of parallel training hidden, behind which GEMM, what stays exposed?
 
 `load` and `analyze` read traces, `memory` snapshots too; `capture` and `annotate` belong in a training
-script; `plan` tells what schemes would keep, send and take at any size. Nothing heavy is imported before it
-is used: `import sp_profiler` needs neither torch nor polars.
+script; `plan` tells what schemes would keep, send and take at any size, `plan_long_context` how to divide a
+long sequence. Nothing heavy is imported before it is used: `import sp_profiler` needs neither torch nor
+polars.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
-__all__ = ["analyze", "annotate", "capture", "export_perfetto", "load", "memory", "plan"]
+__all__ = ["analyze", "annotate", "capture", "export_perfetto", "load", "memory", "plan", "plan_long_context"]
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from sp_profiler.analysis.memory.results import Memory
     from sp_profiler.analysis.steps import WindowRule
-    from sp_profiler.planning.api import plan
+    from sp_profiler.planning.api import plan, plan_long_context
     from sp_profiler.record.annotate import annotate
     from sp_profiler.record.capture import capture
     from sp_profiler.report.model import Report
@@ -142,4 +143,8 @@ def __getattr__(name: str) -> object:
         from sp_profiler.planning.api import plan
 
         return plan
+    if name == "plan_long_context":
+        from sp_profiler.planning.api import plan_long_context
+
+        return plan_long_context
     raise AttributeError(f"module 'sp_profiler' has no attribute '{name}'")
