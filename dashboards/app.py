@@ -31,6 +31,16 @@ TITLES = {
 
 _POLL_MS = 600
 
+_DARK = ["e6eaf0", "c3cad4", "a3adbb", "7b8797", "2c3542", "242d39", "1f2732", "161c25", "11161d", "0e1319"]
+"""Mantine's shades of a dark page, from ink to ground, to match the palette of reports."""
+
+_THEME: Any = {
+    "primaryColor": "indigo",
+    "defaultRadius": "sm",
+    "fontFamily": "inherit",
+    "colors": {"dark": [f"#{shade}" for shade in _DARK]},
+}
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -88,7 +98,7 @@ def _layout(store: Store) -> dmc.MantineProvider:
             _keys(),
         ],
         id="provider",
-        theme={"primaryColor": "indigo", "defaultRadius": "sm", "fontFamily": "inherit"},
+        theme=_THEME,
         defaultColorScheme="light",
     )
 

@@ -9,22 +9,25 @@
     return text ? `?${text}` : "";
   };
 
+  const OF_A_RUN = ["rank", "t", "ranks", "pick", "op", "group", "purpose", "phase", "cause", "step", "of", "q"];
+  const last = {}; // what each control said last: one that only appears changes nothing else
+
   /* Controls carry {set: name}; the one that changed puts its value into the URL. */
   function go(values, ids, search) {
-    const changed = dash_clientside.callback_context.triggered;
     const params = new URLSearchParams(search);
-    for (const one of changed) {
-      const id = JSON.parse(one.prop_id.slice(0, one.prop_id.lastIndexOf(".")));
-      const value = one.value;
-      if (value === undefined) continue;
-      const text = Array.isArray(value) ? value.join(".") : value === null ? "" : String(value);
-      if (text === "") params.delete(id.set);
-      else params.set(id.set, text);
-      if (id.set === "run") for (const name of ["rank", "t", "ranks", "pick", "op", "group", "purpose", "phase", "cause", "step", "of", "q"]) params.delete(name);
-      if (id.set === "rank") params.delete("pick");
+    for (const one of dash_clientside.callback_context.triggered) {
+      const { set } = JSON.parse(one.prop_id.slice(0, one.prop_id.lastIndexOf(".")));
+      if (one.value === undefined) continue;
+      const text = one.value === null ? "" : Array.isArray(one.value) ? one.value.join(".") : String(one.value);
+      const changed = set in last && last[set] !== text;
+      last[set] = text;
+      if ((params.get(set) || "") === text) continue;
+      if (text === "") params.delete(set);
+      else params.set(set, text);
+      if (changed && set === "run") OF_A_RUN.forEach((name) => params.delete(name));
+      if (changed && set === "rank") params.delete("pick");
     }
-    const next = written(params);
-    return next === written(new URLSearchParams(search)) ? dash_clientside.no_update : next;
+    return replaced(params, search);
   }
 
   /* The theme of the URL, else the one of the system. */
@@ -79,7 +82,10 @@
     const params = new URLSearchParams(search);
     const point = click.points[0];
     const data = point.customdata;
-    if (Array.isArray(data) && data[0] !== null && data[0] >= 0) params.set("pick", String(data[0]));
+    if (Array.isArray(data) && data[0] !== null && data[0] >= 0) {
+      params.set("pick", String(data[0]));
+      params.set("t", `${Math.round(axis.start)}-${Math.round(axis.end)}`);
+    }
     else if (point.x !== undefined && axis.binned && !Array.isArray(data)) {
       const width = (axis.end - axis.start) / 16;
       const at = point.x * 1e6;

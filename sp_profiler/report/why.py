@@ -75,6 +75,12 @@ _TOLD = {  # the cause's name, what it means, what changes it where no finding s
 }
 
 
+def told_of_cause(key: str) -> tuple[str, str]:
+    """A cause's name, and what it means."""
+    name, meaning, _ = _TOLD.get(key, (key, "", ""))
+    return name, meaning
+
+
 def cause_rows(report: Report) -> list[CauseRow]:
     """The causes with a part in the exposed time, largest first; means per window (`view.per_text`)."""
     parts = {key: ns for key, ns in (report.totals.exposed_by_cause_ns or {}).items() if ns}
