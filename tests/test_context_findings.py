@@ -172,6 +172,23 @@ def test_a_synchronous_ring_is_told_what_could_be_hidden() -> None:
     )
 
 
+def test_synchronous_hops_are_told_of_once_and_exactly() -> None:
+    """The partners of the collectives tell to the nanosecond what medians cannot; no rule repeats it."""
+    ring = Ring(comm="sync")
+    one = next(c for c in make_report(comm="sync").collectives if c.purpose == "dgrad")
+    hop = replace(one, purpose="kv", group=ring.group, ranks=ring.members, hideable_ns=123, hidden_ns=0)
+    other = replace(one, id=one.id + 1, group="tp[0,1]", hideable_ns=77, hidden_ns=0)
+    given = replace(facts(draw(ring), comm="sync"), collectives=[hop, other])
+    by_code = {finding.code: finding for finding in all_findings(given)}
+    assert by_code["ring-synchronous"].evidence["hideable_ns"] == 123
+    assert by_code["synchronous-with-partner"].evidence["hideable_ns"] == 77
+    alone = replace(given, collectives=[hop])
+    assert "synchronous-with-partner" not in {finding.code for finding in all_findings(alone)}
+    without = replace(given, context_parallel=None)
+    by_code = {finding.code: finding for finding in all_findings(without)}
+    assert by_code["synchronous-with-partner"].evidence["hideable_ns"] == 200
+
+
 def test_asynchronous_rings_are_not_told_to_become_so() -> None:
     assert "ring-synchronous" not in found(draw(LONG))
     launched = [replace(c, purpose="kv", is_async=True) for c in make_report().collectives[:2]]

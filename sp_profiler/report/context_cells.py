@@ -38,7 +38,9 @@ def cells(
     shown = [("Scheme", TEXT, ""), *columns] if several else list(columns)
     made = [[family.short_name, *row] if several else row for family, row in rows]
     kept = [
-        at for at, column in enumerate(shown) if column[0] not in optional or any(row[at] for row in made)
+        at
+        for at, (label, *_) in enumerate(shown)
+        if label not in leave_out and (label not in optional or any(row[at] for row in made))
     ]
     return [shown[at] for at in kept], [[row[at] for at in kept] for row in made]
 

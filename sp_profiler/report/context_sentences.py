@@ -50,7 +50,12 @@ def sentences(found: ContextParallel | None, basis: Basis) -> list[str]:
     told: list[str] = []
     kinds = families(found)
     for family in kinds[:_NAMED]:
-        parts = (_hiding(family, basis), _sizes(family, basis), _balance(family), _copies(family, basis))
+        parts = (
+            _hiding(family, basis),
+            _sizes(family, basis),
+            _balance(family, basis),
+            _copies(family, basis),
+        )
         told += [sentence for sentence in parts if sentence]
     if len(kinds) > _NAMED:
         names = [family.name for family in kinds[_NAMED:]]
@@ -136,7 +141,7 @@ def _verdict(by_phase: Mapping[str, str]) -> str:
     return f"only the {fits[0]} hop can be hidden whole"
 
 
-def _balance(family: Family) -> str:
+def _balance(family: Family, basis: Basis) -> str:
     told = [one for one in balances(family) if one.measured_ratio is not None or one.ideal_ratio is not None]
     if not told:
         return ""
@@ -144,6 +149,9 @@ def _balance(family: Family) -> str:
     counting = _counted(family, told)
     if not measured:
         return f"How even the work of its ranks is was not measured; {counting}."
+    if basis.is_cpu:
+        shared = f"{_even(measured)} where ranks share the cores"
+        return f"Its ranks' work was {shared}{f'; {counting}' if counting else ''}."
     text = f"Its ranks' work is {_even(measured)}"
     text += f" ({counting})" if counting else ""
     lost = [f"{duration(one.lost_ns)} of a {one.phase} pass" for one in measured if one.lost_ns]

@@ -10,6 +10,7 @@ import numpy as np
 from sp_profiler.analysis.collective_table import Collectives
 from sp_profiler.analysis.columns import Numbers
 from sp_profiler.analysis.results import CollectiveFigures
+from sp_profiler.report.findings.context import HOPS, hops_in_turn
 from sp_profiler.report.findings.facts import EXAMPLES, Facts, finding, is_on, is_told, place_of, variable
 from sp_profiler.report.findings.share import (
     Share,
@@ -136,6 +137,8 @@ def _is_synchronous(collectives: Collectives) -> Bool:
 def _synchronous_with_partner(facts: Facts) -> Finding | None:
     """Synchronous collectives whose partner is known: what launching them asynchronously would hide."""
     every = facts.between_ranks
+    if hops_in_turn(facts):  # a finding of its own tells of them
+        every = every.take(every.words("purpose").where(lambda purpose: purpose not in HOPS))
     gain = every.numbers("hideable_ns").or_zero() - every.numbers("hidden_ns").or_zero()
     which = every.take(_is_synchronous(every) & (gain > 0))
     if not which:

@@ -29,6 +29,8 @@ _EVEN = 0.9  # a layout that counting finds less even than this is worth changin
 _OFF = 0.85  # ... and a measurement that is this far below what counting gives is worth a look
 _OF_EXPOSED = 0.2  # a part of the exposed time is worth naming from here on ...
 _OF_TIME = 0.002  # ... and from this part of all time
+HOPS = ("kv", "dkv")
+"""Purposes of the collectives that are hops of a ring."""
 _CPU = " On a CPU run this changes the structure, not the speed."
 
 
@@ -248,16 +250,36 @@ def _keeps_every_head(facts: Facts) -> bool:
     return isinstance(heads, int) and workload.get("kv_heads") == heads
 
 
+def hops_in_turn(facts: Facts) -> bool:
+    """Whether `_synchronous` tells of a ring's hops, so that no other rule needs to."""
+    return any(_hideable_in_turn(facts, family) for family in families(facts.context_parallel))
+
+
+def _hideable_in_turn(facts: Facts, family: Family) -> int:
+    """What could be hidden of synchronous hops of which nothing is; 0 where that is not what they are.
+
+    Of each hop the shorter of it and its partner where that is known, else by the medians of its passes.
+    """
+    hops = family.by_way.get("hop", ())
+    if not hops or any(hop.hidden_ns for hop in hops):
+        return 0
+    mine = facts.table.take(facts.table.words("purpose").where(lambda purpose: purpose in HOPS))
+    if mine.words("is_async").where(bool).any():
+        return 0  # launched asynchronously: something else keeps them apart, and other findings tell
+    groups = frozenset(hop.group for hop in hops)
+    mine = mine.take(mine.words("group").where(lambda group: group in groups))
+    if exact := mine.total("hideable_ns"):
+        return exact
+    known = [(hop, hop.transfer_ns or hop.dur_ns, hop.attention_ns or 0) for hop in hops]
+    return sum(min(hop_ns, block_ns) * hop.passes for hop, hop_ns, block_ns in known)
+
+
 def _synchronous(facts: Facts, family: Family) -> Finding | None:
     """Hops of which nothing is hidden although a block could run meanwhile."""
-    hops = [hop for hop in family.by_way.get("hop", ()) if hop.attention_ns]
-    if not hops or any(hop.hidden_ns for hop in family.by_way["hop"]):
-        return None
-    if any(c.is_async for c in facts.collectives if c.purpose in ("kv", "dkv")):
-        return None  # launched asynchronously: something else keeps them apart, and other findings tell
-    hideable = sum(min(hop.transfer_ns or hop.dur_ns, hop.attention_ns or 0) * hop.passes for hop in hops)
+    hideable = _hideable_in_turn(facts, family)
     if not hideable:
         return None
+    hops = family.by_way["hop"]
     is_told = (facts.workload or {}).get("comm") == "sync"
     evidence = {
         "hops": sum(hop.passes for hop in hops),
