@@ -214,12 +214,12 @@ def _build(request: PlanRequest) -> Plan:
 
 def _files(args: argparse.Namespace, formats: list[str]) -> dict[Path, tuple[str, str]]:
     """The files to be written, each with its format and its name in a folder; refused before the work."""
+    if args.out is None:
+        return {}
     from sp_profiler.report.planned import long_context_tables
     from sp_profiler.report.planned import tables as plain_tables
     from sp_profiler.report.save import is_one_file, refuse_existing
 
-    if args.out is None:
-        return {}
     out = Path(args.out)
     if is_one_file(args.out, formats, 1):
         files = {out: (formats[0], SINGLE_FILE[formats[0]])}
