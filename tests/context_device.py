@@ -107,10 +107,16 @@ class Machine:
         for rank in self.ranks:
             if only is None or rank.number in only:
                 ahead, host = (clocks or {}).get(rank.number, 0), f"host-{rank.number}" if hosts else None
-                cut = cut_ns if isinstance(cut_ns, int) else cut_ns.get(rank.number, 0)
+                cut = _after_a_launch(rank, cut_ns if isinstance(cut_ns, int) else cut_ns.get(rank.number, 0))
                 _write(rank, len(self.ranks), folder / f"rank{rank.number}.json", ahead, cut, host)
                 self.truth += [_truth(rank, work, ahead, cut) for work in rank.works if work.seen(cut)]
         return folder
+
+
+def _after_a_launch(rank: Rank, cut_ns: int) -> int:
+    """The end of the first launch of communication behind a cut: no batch is cut in two."""
+    behind = [work.launch_ns for work in rank.works if work.launch_ns >= cut_ns > 0]
+    return min(behind) + 4_500 if behind else cut_ns
 
 
 def _truth(rank: Rank, work: Work, ahead: int, cut_ns: int) -> Transfer:

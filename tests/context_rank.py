@@ -147,7 +147,7 @@ class Rank:
         for name, peer, elements in tensors:
             record = self._record(self._p2p_args(group, name, peer, elements, dtype))
             with self.op("c10d::send" if name == "send" else "c10d::recv_"), record:
-                self.now += 300
+                self._stream_wait()  # of the collectives' stream for the current one
         own, args = self.style.batch_metadata and self.style.metadata == "kernel", {}
         if own:
             target = next(iter(sends), None)
@@ -178,6 +178,7 @@ class Rank:
         places = [group.ranks.index(self.number), group.ranks.index(peer)]
         called = f"nccl:{name} {places[0]}{'->' if name == 'send' else '<-'}{places[1]}"
         with self.op(operator), self._record(args), self.range(called):
+            self._stream_wait()
             own = args if self.style.metadata == "kernel" else {}
             return self._exchange(group, sends, receives, said, dtype, PAIR + peer, own)
 
@@ -249,6 +250,7 @@ class Rank:
         if self.style.is_async:
             args["Is asynchronized op"] = is_async
         with self.op(operator or called), self._record(args):
+            self._stream_wait()
             own = args if self.style.metadata == "kernel" else {}
             size = max(elements) * DTYPES[dtype][1]
             with self.range(f"nccl:{op}"):

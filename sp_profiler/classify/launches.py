@@ -70,6 +70,7 @@ class Launches:
     with_gemms: Bool  # its node or function multiplies matrices too
     attention_before: Bool  # the computation launched before it is attention
     attention_after: Bool
+    at_edge: Bool  # no matrix product or attention was launched before it: the window begins there
     before: Sequence[str | None]  # forward | backward | optimizer: what was launched last before it
     after: Sequence[str | None]
     _kinds: Sequence[str | None]
@@ -168,6 +169,7 @@ def launches_of(
         with_gemms=with_gemms,
         attention_before=beside.attention(launch_ns, before=True),
         attention_after=beside.attention(launch_ns, before=False),
+        at_edge=beside.at_edge(launch_ns),
         before=beside.stage(launch_ns, before=True),
         after=beside.stage(launch_ns, before=False),
         _kinds=[
@@ -304,6 +306,9 @@ class _Beside:
         return self._next_to(self._backward, launch_ns, before=True) | self._next_to(
             self._backward, launch_ns, before=False
         )
+
+    def at_edge(self, launch_ns: Int64) -> Bool:
+        return np.searchsorted(self._launch, launch_ns, side="left") == 0
 
     def first_attention(self, node: int) -> int:
         """When the first attention in the node with this event row was launched; NONE without any."""

@@ -208,8 +208,10 @@ def _by_point_to_point(asked: _Asked, at: Launches) -> Decision | None:
     if asked.op != SEND_RECV or at.in_attention[asked.index]:
         return None
     i = asked.index
-    if at.attention_before[i] or at.attention_after[i]:
+    if at.attention_before[i] or at.attention_after[i] or _named_kind(asked.collective) == "context":
         return None  # a ring of which nobody knows what it carries
+    if at.at_edge[i]:
+        return None  # what the window cut off may have been attention
     return "pipeline", "point-to-point"
 
 
@@ -376,7 +378,10 @@ def _by_group_use(collective: Collective, phase: Phase, use: _GroupUse) -> str |
     elements = _elements(collective)
     same = use.by_op[key, collective.op]
     alike = use.by_size[key, *_size(collective)] if collective.op == SEND_RECV else same
-    if len(alike) == 1 and phase == Phase.UNKNOWN and elements is not None and elements > _SCALARS:
+    handed_over = collective.op == SEND_RECV and same == {"pipeline"}
+    if handed_over or (
+        len(alike) == 1 and phase == Phase.UNKNOWN and elements is not None and elements > _SCALARS
+    ):
         return next(iter(alike))  # launched before the window: as all others of its kind
     if collective.op == "all_to_all":
         return next(iter(same)) if len(same) == 1 else None

@@ -5,7 +5,8 @@ show that as a `record_param_comms` named `wait`, as `_c10d_functional::wait_ten
 `cudaStreamWaitEvent` (`hipStreamWaitEvent`); none says for which collective. Rules, the first that gives one:
 
 at-once       the next wait of the launching thread, with nothing launched in between
-in-order      a recorded `wait` of the group: for its oldest collective that nobody waited for yet
+in-order      a recorded `wait` of the group: for its oldest collective that nobody waited for yet; of
+              sends and receives without metadata, for which none is recorded, a stream's wait
 reducer       the waits behind the last bucket that DDP's reducer launched: one for each bucket, in order
 copy-out      FSDP2 waits for an all-gather where it copies its parameters out
 
@@ -24,7 +25,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from sp_profiler.classify.collectives import is_collective, unified_op
+from sp_profiler.classify.collectives import SEND_RECV, is_collective, unified_op
 from sp_profiler.classify.context import Context
 from sp_profiler.classify.tables import Activities, Collective, Kind
 from sp_profiler.trace.tables import NONE, Category, Int64
@@ -319,14 +320,22 @@ def _recorded(others: Sequence[_Asked], threads: _Threads, stream: _ComputeStrea
         (wait.start, 1, wait)
         for waits in threads.waits.values()
         for wait in waits
-        if wait.group is not None and (wait.thread, wait.start) not in taken
+        if (wait.thread, wait.start) not in taken
     ]
     for _, _, what in sorted(happened, key=lambda item: item[:2]):
         if isinstance(what, _Asked):
             pending[_name_of(what)].append(what)
             continue
         waiting = pending.get(what.group or "", [])
-        whose = next((one for one in waiting if stream.blocked(one, what.start)), None)
+        sends_only = what.group is None  # a stream's wait may be for anything
+        whose = next(
+            (
+                one
+                for one in waiting
+                if stream.blocked(one, what.start) and (one.one.op == SEND_RECV or not sends_only)
+            ),
+            None,
+        )
         if whose is not None:
             waiting.remove(whose)
             found[whose.index] = (what.start, what.end)
