@@ -33,21 +33,24 @@ from workloads.norms import compute_dtype
 
 @dataclass(frozen=True)
 class RingSelfAttention:
-    """The ring as this rank sees it. `hidden` [p, n, n] tells for each rank's keys which of them are masked
-    for which query; None without a mask."""
+    """The ring as this rank sees it. `positions`: of the tokens of each rank."""
 
     communicator: Communicator
     comm: str
-    hidden: Tensor | None
+    positions: Sequence[Tensor]
+    causal: bool
 
     @classmethod
     def of(
         cls, communicator: Communicator, comm: str, positions: Sequence[Tensor], *, causal: bool
     ) -> RingSelfAttention:
-        """`positions`: of the tokens of each rank."""
-        own = positions[communicator.rank]
-        future = torch.stack([keys[None, :] > own[:, None] for keys in positions])
-        return cls(communicator, comm, future if causal else None)
+        return cls(communicator, comm, positions, causal)
+
+    def mask(self, scores: Tensor, owner: int) -> None:
+        """Hide in scores [..., n, n] the keys of rank `owner` that a query of this rank may not see."""
+        if self.causal:
+            own, keys = (self.positions[r].to(scores.device) for r in (self.communicator.rank, owner))
+            scores.masked_fill_(keys[None, :] > own[:, None], float("-inf"))
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, site: Site) -> Tensor:
         """Attention of q [n, B, a, d] over the k, v [n, B, k, d] of all ranks: [n, B, a, d]."""
@@ -84,8 +87,7 @@ class SelfAttentionFunction(torch.autograd.Function):
 
         def score(owner: int, keys: Tensor) -> None:
             scores[..., owner, :] = queries @ keys.to(high)[:, :, None].mT  # S_ij = Q_i K_j^T
-            if ring.hidden is not None:
-                scores[..., owner, :].masked_fill_(ring.hidden[owner].to(q.device), float("-inf"))
+            ring.mask(scores[..., owner, :], owner)
 
         ring.around(k, site, phase, score)
         with attention_range(site):
