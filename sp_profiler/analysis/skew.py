@@ -29,7 +29,6 @@ class Instances:
 
     last_ns: Int64  # last arrival on the common time axis
     last_member: Int64
-    last_row: Int64  # of the run's arrivals
     second_ns: Int64  # the arrival before it; of one alone its own
     first_end_ns: Int64
     last_end_ns: Int64
@@ -60,7 +59,6 @@ class Skew:
     is_bound: Bool  # ranks are missing, or nobody knows when the last arrived: transfer is an upper bound
     blamed: Int64  # the member that arrived last and made this row wait
     instance: Int64  # the instance that decides, NONE without one
-    awaited: Int64  # the row of the arrival that came last in it, also of one that shares it
     tied_ns: Int64  # waited for ranks that arrived last together
 
 
@@ -86,7 +84,6 @@ def instances_of(ends: Ends, instance: Int64, count: int, clocks: Clocks) -> Ins
     return Instances(
         last_ns=picked(start, last),
         last_member=picked(member, last),
-        last_row=picked(ends.row[rows], last),
         second_ns=picked(start, np.maximum(last - 1, first)),
         first_end_ns=reduced(np.minimum, end),
         last_end_ns=reduced(np.maximum, end),
@@ -132,7 +129,6 @@ def skew_of(ends: Ends, instance: Int64, found: Instances, clocks: Clocks, compl
         is_bound=column(~(known & whole), True),
         blamed=column(np.where(waited & ~is_tie, found.last_member[at], NONE), NONE),
         instance=column(np.where(usable[at], at, NONE), NONE),
-        awaited=column(np.where(known, found.last_row[at], NONE), NONE),
         tied_ns=column(np.where(waited & is_tie, wait, 0), 0),
     )
 

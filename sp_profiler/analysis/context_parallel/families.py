@@ -33,7 +33,7 @@ class Passes:
 
 @dataclass(frozen=True)
 class Transfers:
-    """A row for each kernel; int64 columns. Several kernels of a pass may be one hop."""
+    """A row for each kernel, in order of launch; int64 columns. Several kernels of a pass may be one hop."""
 
     number: Int64  # place in Classified.collectives
     of_pass: Int64
@@ -41,7 +41,9 @@ class Transfers:
     hop: Int64
     beside: Int64  # the ring step whose attention it travels beside, NONE without one
     order: Int64  # its place among the transfers of its pass
-    before_ns: Int64  # attention launched in its pass before it
+    before_ns: Int64  # attention launched since the transfer before it ...
+    needs: Int64  # ... and the row of the last transfer that had ended when that began, NONE without one
+    follows: Int64  # the row of the last transfer launched before it that had ended when it began
     start_ns: Int64
     end_ns: Int64
     bytes: Int64  # NONE where unknown
@@ -69,8 +71,9 @@ class Family:
     group: str | None  # the group's key
     ranks: tuple[int, ...]
     size: int | None
-    source: int | None  # of a ring: the rank before it, and after it
-    target: int | None
+    ends: tuple[
+        tuple[int | None, int | None], ...
+    ]  # of a ring by phase: the rank before it, the one after it
     in_pairs: bool  # sends and receives are kernels of their own
     is_known_op: str  # op of most transfers
     unread: int  # runs of transfers that fit no pass

@@ -133,6 +133,7 @@ def hops_of(hops: PassHops, rows: Rows, parts: Split, shown: Sequence[Shown]) ->
     for k, at in enumerate(lead.tolist()):
         one = shown[int(hops.shown[at])]
         is_ring = one.family.kind in (RING, SELF_ATTENTION)
+        source, target = one.family.ends[int(hops.phase[at])] if is_ring else (None, None)
         found.append(
             Hop(
                 group=one.group,
@@ -142,8 +143,8 @@ def hops_of(hops: PassHops, rows: Rows, parts: Split, shown: Sequence[Shown]) ->
                 payload=names[int(hops.payload[at])],
                 hop=int(hops.hop[at]),
                 passes=int(passes[k]),
-                source=one.family.source if is_ring else None,
-                target=one.family.target if is_ring else None,
+                source=source,
+                target=target,
                 bytes=_known(size[k]),
                 dur_ns=int(dur[k]),
                 transfer_ns=_known(transfer[k]),

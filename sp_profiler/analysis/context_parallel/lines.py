@@ -24,6 +24,7 @@ HOPS = (KV, DKV, OPEN)
 FORWARD, BACKWARD, RECOMPUTE = range(3)
 PHASES = ("forward", "backward", "recompute")
 
+_CONTEXT_GROUP = re.compile(r"(?:^|[^a-z])(?:cp|context\w*|ulysses|ring)(?:[^a-z]|$)", re.IGNORECASE)
 _SOFTMAX = re.compile(r"(?<!log_)(?<!log)softmax(?!_?cross|_?with|_?loss)", re.IGNORECASE)
 _COPIES = re.compile(
     r"copy|catarray|concat|transpose|permut|contiguous|clone|memcpy dtod"
@@ -64,19 +65,13 @@ def line_of(trace: Trace, classified: Classified, rows: Int64, collectives: Devi
     if not any(kinds):
         return None
     activities = classified.activities
-    known = np.flatnonzero(activities.launch_ns[rows] != NONE)
-    order = np.where(
-        activities.launch_ns[rows] == NONE, activities.start_ns[rows], activities.launch_ns[rows]
-    )
-    if len(known) == 0:
-        order = activities.start_ns[rows]
-    rows = rows[np.lexsort((activities.start_ns[rows], order))]
+    rows = rows[np.lexsort((activities.start_ns[rows], *_launches(classified, rows)))]
     collective = np.full(len(activities), NONE, np.int64)
     collective[collectives.activity] = np.arange(len(collectives))
     collective = collective[rows]
     transfers = np.array([*kinds, NOTHING], np.int64)[collective]
     groups, group = _groups(collectives)
-    transfers = _without_lonely(transfers, group[collective])
+    transfers = _without_lonely(transfers, group[collective], groups)
     match = trace.strings.match
     names = activities.name[rows]
     computes = activities.kind[rows] == Kind.COMPUTATION
@@ -113,6 +108,24 @@ def line_of(trace: Trace, classified: Classified, rows: Int64, collectives: Devi
     )
 
 
+def _launches(classified: Classified, rows: Int64) -> tuple[Bool, Int64]:
+    """Sort keys: when each activity was launched, and, where that is not in the trace, the first.
+
+    A stream runs its work in order of launch: what has none was launched before the next on its stream.
+    """
+    activities = classified.activities
+    launch, stream = activities.launch_ns[rows], activities.stream[rows]
+    order = np.lexsort((activities.start_ns[rows], stream))
+    known = launch[order] != NONE
+    following = np.where(known, np.arange(len(order)), len(order))
+    following = np.minimum.accumulate(following[::-1])[::-1]
+    found = np.append(launch[order], NONE)[following]
+    same = np.append(stream[order], NONE)[following] == stream[order]
+    key = np.empty(len(rows), np.int64)
+    key[order] = np.where((following < len(order)) & same, found, activities.start_ns[rows][order])
+    return launch != NONE, key
+
+
 def what_of(one: Collective) -> int:
     """What a collective may be in context parallelism; purposes decide, and what they leave open is a shift.
 
@@ -139,9 +152,11 @@ def _groups(collectives: DeviceCollectives) -> tuple[tuple[str | None, ...], Int
     return tuple(numbers), np.array([*codes, NONE], np.int64)
 
 
-def _without_lonely(transfers: Int64, group: Int64) -> Int64:
-    """Shifts of which nobody knows what they carry count only in groups that carry keys and values."""
-    carries = np.unique(group[np.isin(transfers, (KV, DKV, GATHER))])
+def _without_lonely(transfers: Int64, group: Int64, groups: tuple[str | None, ...]) -> Int64:
+    """Shifts of which nobody knows what they carry count only in groups that carry keys and values, or are
+    named after context parallelism."""
+    named = [code for code, key in enumerate(groups) if key and _CONTEXT_GROUP.search(key.partition("[")[0])]
+    carries = np.union1d(group[np.isin(transfers, (KV, DKV, GATHER))], np.array(named, np.int64))
     return np.where((transfers == OPEN) & ~np.isin(group, carries), NOTHING, transfers)
 
 

@@ -13,6 +13,7 @@ from sp_profiler.classify.tables import Collective
 from sp_profiler.trace.tables import NONE, Bool, Int64
 
 _FAR = 2**62
+_NEAREST = 4
 
 
 @dataclass(frozen=True)
@@ -40,17 +41,15 @@ def measured(
     line: Line, reads: Reads, rows: tuple[Collective, ...], inside: Bool, numbers: Int64
 ) -> tuple[Passes, Transfers]:
     """Passes and transfers with their times. `rows`, `inside` (all of it lies in the windows) and `numbers`
-    are by row of DeviceCollectives."""
+    are by row of DeviceCollectives. Members and attention rows are in order of launch."""
     count, steps = len(reads.phase), reads.steps
     collective = line.collective[reads.member]
     whole = reads.is_read.copy()
     whole[reads.of_pass[~inside[collective]]] = False
     begin, end = np.full(count, _FAR, np.int64), np.full(count, -_FAR, np.int64)
-    first = np.full(count, len(line), np.int64)
     for at, of in ((reads.member, reads.of_pass), (reads.row, reads.row_pass)):
         np.minimum.at(begin, of, line.start_ns[at])
         np.maximum.at(end, of, line.end_ns[at])
-        np.minimum.at(first, of, at)
     attention, step_begin, step_end = _steps(line, reads)
     travels = (reads.hop == reads.beside) & (reads.beside >= 0)
     cell = reads.of_pass[travels] * steps + reads.beside[travels]
@@ -61,16 +60,21 @@ def measured(
     step_begin = np.minimum(np.where(step_begin == NONE, _FAR, step_begin), starts.reshape(count, steps))
     step_begin[step_begin == _FAR] = NONE
 
-    spent = np.zeros(len(line) + 1, np.int64)
-    is_attention = np.zeros(len(line), np.bool_)
-    is_attention[reads.row] = True
-    np.cumsum(np.where(is_attention, line.end_ns - line.start_ns, 0), out=spent[1:])
     order = np.lexsort((reads.member, reads.of_pass))
     place = np.empty(len(order), np.int64)
     starts_at = np.searchsorted(reads.of_pass[order], np.arange(count))
     place[order] = np.arange(len(order)) - starts_at[reads.of_pass[order]]
+    before, needs = _gaps(line, reads)
     return (
-        Passes(reads.phase, whole, begin, end, attention, step_begin, step_end),
+        Passes(
+            reads.phase,
+            whole,
+            begin,
+            end,
+            attention,
+            step_begin,
+            step_end,
+        ),
         Transfers(
             number=numbers[collective],
             of_pass=reads.of_pass,
@@ -78,13 +82,41 @@ def measured(
             hop=reads.hop,
             beside=reads.beside,
             order=place,
-            before_ns=spent[reads.member] - spent[first[reads.of_pass]],
+            before_ns=before,
+            needs=needs,
+            follows=_last_ended(
+                line, reads.member, np.arange(len(reads.member)), line.start_ns[reads.member]
+            ),
             start_ns=line.start_ns[reads.member],
             end_ns=line.end_ns[reads.member],
             bytes=_bytes(rows, collective),
             payloads=reads.payloads,
         ),
     )
+
+
+def _gaps(line: Line, reads: Reads) -> tuple[Int64, Int64]:
+    """Of each transfer the attention launched since the one before, and the row of the last transfer that had
+    ended when that attention began; NONE without one."""
+    gap = np.searchsorted(reads.member, reads.row)
+    inside = gap < len(reads.member)
+    row, gap = reads.row[inside], gap[inside]
+    attention = sum_by(gap, line.end_ns[row] - line.start_ns[row], len(reads.member))
+    begin = np.full(len(reads.member), -_FAR, np.int64)
+    some, first = np.unique(gap, return_index=True)
+    begin[some] = line.start_ns[row[first]]
+    return attention, _last_ended(line, reads.member, np.arange(len(reads.member)), begin)
+
+
+def _last_ended(line: Line, member: Int64, at: Int64, instant: Int64) -> Int64:
+    """The last transfer before place `at` that had ended at an instant; only the nearest few are asked."""
+    found = np.full(len(at), NONE, np.int64)
+    for back in range(1, _NEAREST + 1):
+        asked = np.flatnonzero((found == NONE) & (at >= back))
+        other = at[asked] - back
+        ended = line.end_ns[member[other]] <= instant[asked]
+        found[asked[ended]] = other[ended]
+    return found
 
 
 def _bytes(rows: tuple[Collective, ...], collective: Int64) -> Int64:

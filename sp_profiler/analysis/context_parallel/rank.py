@@ -24,6 +24,7 @@ from sp_profiler.analysis.context_parallel.lines import (
     HOPS,
     KV,
     OPEN,
+    PHASES,
     REDUCE,
     Line,
     line_of,
@@ -101,8 +102,7 @@ def _family(
         group=None if named is None else named.key,
         ranks=() if named is None else named.ranks,
         size=size,
-        source=None,
-        target=None,
+        ends=(),
         in_pairs=False,
         is_known_op=min(ops, key=lambda op: (-ops[op], op)) if ops else "",
         unread=0,
@@ -140,12 +140,19 @@ def _ring(
         # Forward and backward must be of one kind; ring self-attention leaves less doubt than a plain ring.
         kind = "ring-self-attention" if "ring-self-attention" in kinds else kind
     one = _family(kind, named, size, line, reads, collectives, inside)
-    rank = trace.rank
-    source, target = _neighbours(line, reads.member, collectives.rows, named, rank)
-    if kind == UNKNOWN or (kind == RING and not _is_constant(line, reads.member, collectives.rows)):
+    phase = reads.phase[reads.of_pass]
+    members = [reads.member[phase == code] for code in range(len(PHASES))]
+    if kind == UNKNOWN or (
+        kind == RING and not all(_is_constant(line, m, collectives.rows) for m in members)
+    ):
         return replace(one, kind=UNKNOWN, size=size, unread=unread)
-    ends = _completed(line, reads.member, collectives, source, target, in_pairs, rank)
-    return replace(one, size=size, unread=unread, in_pairs=in_pairs, source=source, target=target, peers=ends)
+    ends = tuple(_neighbours(line, m, collectives.rows, named, trace.rank) for m in members)
+    peers = [
+        pair
+        for m, between in zip(members, ends, strict=True)
+        for pair in _completed(line, m, collectives, between, in_pairs, trace.rank)
+    ]
+    return replace(one, size=size, unread=unread, in_pairs=in_pairs, ends=ends, peers=tuple(peers))
 
 
 def _neighbours(
@@ -157,7 +164,7 @@ def _neighbours(
     targets = Counter(one.target for one in told if one.target is not None)
     ranks = named.ranks if named is not None else ()
     source, target = (min(c, key=lambda r: (-c[r], r)) if c else None for c in (sources, targets))
-    source, target = _as_global(source, ranks, rank), _as_global(target, ranks, rank)
+    source, target = _as_global(source, ranks), _as_global(target, ranks)
     if rank in ranks and (source is None) != (target is None):
         place = ranks.index(rank)
         known = target if target is not None else source
@@ -169,7 +176,7 @@ def _neighbours(
     return source, target
 
 
-def _as_global(end: int | None, ranks: tuple[int, ...], rank: int | None) -> int | None:
+def _as_global(end: int | None, ranks: tuple[int, ...]) -> int | None:
     """Metadata that number the ends within the group are known by a number that is no rank of it."""
     if end is None or not ranks or end in ranks or not 0 <= end < len(ranks):
         return end
@@ -188,12 +195,12 @@ def _completed(
     line: Line,
     member: Int64,
     collectives: DeviceCollectives,
-    source: int | None,
-    target: int | None,
+    ends: tuple[int | None, int | None],
     in_pairs: bool,
     rank: int | None,
 ) -> tuple[tuple[int, tuple[int, ...]], ...]:
     """The ends of shifts whose metadata name fewer than the two that they have."""
+    source, target = ends
     if in_pairs or source is None or target is None:
         return ()
     both = tuple(sorted({source, target} - {rank}))

@@ -158,9 +158,7 @@ def _forward(hops: str, slots: str, size: int, in_pairs: bool) -> Reading | None
     hop = [n % each // kernels for n in range(len(hops))]
     slot_pass = [0, *of_pass]
     slot_step = [0 if early else NO_STEP, *(at + early for at in hop)]
-    if (
-        early and slots[-1] == "."
-    ):  # nothing is left after the last hop: not after that of other passes either
+    if early and slots[-1] == ".":  # nothing is left after the last hop, of other passes too
         for n in range(each, len(hops), each):
             slot_pass[n], slot_step[n] = slot_pass[n] + 1, 0
     return Reading(
@@ -178,27 +176,31 @@ def _forward(hops: str, slots: str, size: int, in_pairs: bool) -> Reading | None
 
 def _together(hops: str, slots: str, size: int) -> Reading | None:
     """Megatron's backward: p hops, the first of K, V, then dK, dV with them, the last of dK, dV alone."""
-    if len(hops) % size or set(hops) - set("kdu"):
+    if set(hops) - set("kdu"):
         return None
-    passes = len(hops) // size
-    one = "k" + "d" * (size - 2) + "k"
-    if hops != one * passes:
+    kernels = _kernels(hops, slots) if set(slots) != {"."} else 1
+    each = size * kernels
+    if len(hops) % each:
+        return None
+    passes = len(hops) // each
+    first, rest = "k" * kernels, "d" * (size - 2) * kernels
+    if hops not in ((first + rest + "d" * kernels) * passes, (first + rest + first) * passes):
         filled = sum(slot != "." for slot in slots[1:])
-        if set(hops) != {"u"} or filled < len(hops) - passes:
+        if set(hops) != {"u"} or filled < size * passes - passes:
             return None
     payloads = ("kv", *("kv+dkv",) * (size - 2), "dkv")
-    hop = [n % size for n in range(len(hops))]
-    of_pass = [n // size for n in range(len(hops))]
+    hop = [n % each // kernels for n in range(len(hops))]
+    of_pass = [n // each for n in range(len(hops))]
     return Reading(
         "ring",
         tuple(of_pass),
-        payloads * passes,
+        tuple(payloads[at] for at in hop),
         tuple(hop),
         (0, *of_pass),
         (NO_STEP, *hop),
         (False,) * (len(hops) + 1),
         (False,) * passes,
-        1,
+        kernels,
     )
 
 

@@ -51,7 +51,7 @@ def read_ring(
     ]
     pairs = _in_pairs(line, segments.member, rows)
     first = segments.first[:-1]
-    behind = np.isin(line.phase[segments.member[first]], (BACKWARD,))
+    behind = np.isin(line.phase[segments.member[first]], (BACKWARD, NONE))
     if size is None:
         size = ring_size(text for text, back in zip(texts, behind.tolist(), strict=True) if not back)
     readings = [

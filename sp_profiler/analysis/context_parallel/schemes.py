@@ -167,8 +167,9 @@ def _sentence(members: Sequence[Shown]) -> str:
     size = f"{family.size} ranks" if family.size else "its ranks"
     counts = _per_phase(one)
     if kind == RING:
-        known = family.source is not None and family.target is not None
-        ends = f"from rank {family.source} and to rank {family.target}" if known else "with one neighbour"
+        source, target = next((pair for pair in family.ends if None not in pair), (None, None))
+        known = source is not None
+        ends = f"from rank {source} and to rank {target}" if known else "with one neighbour"
         return (
             f"On rank {_rank(one)} every {word} is {ends} of {size}: {counts}, with attention between one "
             "and the next"

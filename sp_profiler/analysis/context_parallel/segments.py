@@ -48,7 +48,11 @@ def segments_of(line: Line, is_member: Bool, is_border: Bool | None = None) -> S
         np.where(behind, line.node[member], NONE),
     )
     begins = np.ones(len(member), np.bool_)
-    begins[1:] = np.any([mark[1:] != mark[:-1] for mark in marks], axis=0)
+    launched = line.launch_ns[member] != NONE
+    both = launched[1:] & launched[:-1]  # of what was launched before the trace nobody knows them
+    begins[1:] = (marks[0][1:] != marks[0][:-1]) | (
+        both & np.any([mark[1:] != mark[:-1] for mark in marks[1:]], axis=0)
+    )
     segment = np.cumsum(begins) - 1
     first = np.append(np.flatnonzero(begins), len(member))
 

@@ -44,6 +44,8 @@ class Rows:
     beside: Int64
     order: Int64
     before_ns: Int64
+    needs: Int64  # rows, as in `families.Transfers`
+    follows: Int64
     start_ns: Int64
     end_ns: Int64
     bytes: Int64
@@ -51,8 +53,12 @@ class Rows:
     hidden_ns: Int64
     exposed_ns: Int64
     transfer_ns: Int64
-    waited_ns: Int64  # exposed before the last of its ranks arrived; NONE where ranks were not matched
-    awaited: Int64  # the row of the rank that arrived last; NONE where that is no transfer of these
+    waited_ns: Int64  # until the last of its ranks arrived; NONE where ranks were not matched
+    exposed_wait_ns: Int64  # the exposed part of that
+    meeting: (
+        Int64  # one entry for each row and meeting (with a neighbour, or all of a group): the meeting ...
+    )
+    meets: Int64  # ... and the row
     payloads: tuple[str, ...]
     first_pass: Int64  # where the passes of each family begin, and where all end
 
@@ -75,6 +81,7 @@ def rows_of(shown: Sequence[Shown], results: Sequence[RankResult], run: Joined |
     known = {i: _Known(results[i]) for i in {one.result for one in shown}}
     first_pass = np.cumsum([0, *(len(one.family.passes) for one in shown)])
     run_row: list[Int64] = []
+    before = 0
     for s, one in enumerate(shown):
         transfers, of = one.family.transfers, known[one.result]
         codes = np.array([names.setdefault(name, len(names)) for name in transfers.payloads], np.int64)
@@ -87,18 +94,27 @@ def rows_of(shown: Sequence[Shown], results: Sequence[RankResult], run: Joined |
                 name: getattr(transfers, name)
                 for name in ("hop", "beside", "order", "before_ns", "start_ns", "end_ns", "bytes")
             },
+            "needs": _moved(transfers.needs, before),
+            "follows": _moved(transfers.follows, before),
             **of.figures(transfers.number),
         }
+        before += len(transfers)
         for name, column in columns.items():
             parts.setdefault(name, []).append(column)
         run_row.append(_run_rows(run, results, one.result, transfers.number))
     joined: dict[str, Any] = {name: np.concatenate(columns) for name, columns in parts.items()}
+    meeting, meets = _meetings(run, np.concatenate(run_row))
     return Rows(
         **joined,
-        awaited=_awaited(run, np.concatenate(run_row)),
+        meeting=meeting,
+        meets=meets,
         payloads=tuple(names),
         first_pass=first_pass,
     )
+
+
+def _moved(row: Int64, by: int) -> Int64:
+    return np.where(row >= 0, row + by, NONE)
 
 
 class _Known:
@@ -115,7 +131,8 @@ class _Known:
             "hidden_ns": collectives.numbers("overlapped_ns").values,
             "exposed_ns": collectives.numbers("exposed_ns").values,
             "transfer_ns": np.where(transfer.is_known & wait.is_known, transfer.or_zero(), NONE),
-            "waited_ns": np.where(wait.is_known, early, NONE),
+            "waited_ns": np.where(wait.is_known, wait.or_zero(), NONE),
+            "exposed_wait_ns": np.where(wait.is_known, early, NONE),
         }
 
     def figures(self, number: Int64) -> dict[str, Int64]:
@@ -150,11 +167,13 @@ def _run_rows(run: Joined | None, results: Sequence[RankResult], index: int, num
     return row[number] + int(run.first_row[run.taking.index(index)])
 
 
-def _awaited(run: Joined | None, run_row: Int64) -> Int64:
+def _meetings(run: Joined | None, run_row: Int64) -> tuple[Int64, Int64]:
+    """`Rows.meeting` and `meets`: instances of collectives, each end of a send/recv has its own."""
+    nothing = np.zeros(0, np.int64)
     if run is None:
-        return np.full(len(run_row), NONE, np.int64)
+        return nothing, nothing
     back = np.full(int(run.first_row[-1]) + 1, NONE, np.int64)
     back[run_row[run_row >= 0]] = np.flatnonzero(run_row >= 0)
-    back[-1] = NONE
-    awaited = np.append(run.skew.awaited, NONE)[run_row]
-    return back[awaited]
+    instance = run.matched.instance
+    kept = (instance >= 0) & (back[run.ends.row] >= 0)
+    return instance[kept], back[run.ends.row[kept]]
