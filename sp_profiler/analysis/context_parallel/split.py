@@ -105,9 +105,8 @@ def _turns(rows: Rows) -> Int64:
     links: dict[int, list[tuple[int, int]]] = {}
     by_pair = np.argsort(pair, kind="stable")
     names, begins = np.unique(pair[by_pair], return_index=True)
-    for name, low, high in zip(
-        names.tolist(), begins.tolist(), [*begins[1:].tolist(), len(pair)], strict=True
-    ):
+    stops = np.append(begins[1:], len(pair))[: len(begins)]
+    for name, low, high in zip(names.tolist(), begins.tolist(), stops.tolist(), strict=True):
         some = by_pair[low:high]
         a, b = divmod(name, families)
         shift = middle(place[one[some]] - place[two[some]])
