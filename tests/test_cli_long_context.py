@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -227,3 +228,22 @@ def test_sentences_of_a_plan_without_a_ring() -> None:
     assert told[0].startswith("TP + SP, selective recompute over 8 ranks keeps")
     assert told[1].startswith("ring contiguous, ring zigzag, ring striped, Ulysses and ")
     assert "cannot be built at these sizes" in told[1]
+
+
+def test_the_docs_show_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """The example of docs/planning.md, its command run anew."""
+    text = (Path(__file__).resolve().parent.parent / "docs" / "planning.md").read_text()
+    (section,) = re.findall(r"^## Long context\n(.*?)^## ", text, flags=re.MULTILINE | re.DOTALL)
+    (command,) = re.findall(r"^```console\n\$ sp-profile (.*?)^```", section, flags=re.MULTILINE | re.DOTALL)
+    (shown,) = re.findall(r"^```text\n(.*?)^```", section, flags=re.MULTILINE | re.DOTALL)
+    assert main(command.replace("\\\n", " ").split()) == 0
+    printed = {line.rstrip() for line in capsys.readouterr().out.splitlines()}
+    lines = shown.splitlines()
+    assert len(lines) > 20
+    assert [line for line in lines if line not in printed] == []
+
+
+def test_the_docs_name_every_profile() -> None:
+    text = (Path(__file__).resolve().parent.parent / "docs" / "planning.md").read_text()
+    (named,) = re.findall(r"or a profile: `([^`]*)`", text, flags=re.DOTALL)
+    assert named.split() == [one.name for one in profiles()]

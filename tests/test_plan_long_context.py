@@ -181,9 +181,13 @@ def test_backward_sends_gradients_in_fp32() -> None:
     found = of(plan(), "ring zigzag")
     hop = 134_217_728
     assert found.backward_wire_bytes == 15 * hop + 16 * 2 * hop
-    by_payload = {(each.direction, each.payload): each for each in found.transfers or ()}
-    assert set(by_payload) == {("forward", "kv"), ("backward", "kv"), ("backward", "dkv")}
-    assert by_payload["backward", "dkv"].count == 16
+    sent = [(e.direction, e.payload, e.count, e.bytes, e.hides_under) for e in found.transfers or ()]
+    assert sent == [
+        ("forward", "kv", 15, hop, "attention"),
+        ("backward", "kv", 15, hop, "attention"),
+        ("backward", "dkv", 15, 2 * hop, "attention"),
+        ("backward", "dkv", 1, 2 * hop, None),
+    ]
     single = of(plan(dtype="f32"), "ring zigzag")
     assert single.backward_wire_bytes == 31 * 2 * hop
 

@@ -172,12 +172,14 @@ def _of_ring(
 ) -> Iterator[Transfer]:
     if one.ring == 1:
         return
-    hops = [("kv", one.ring - 1, hop_bytes(ring))]
+    hops: list[tuple[str, int, int, str | None]] = [("kv", one.ring - 1, hop_bytes(ring), "attention")]
     if direction == "backward":
-        hops.append(("dkv", one.ring, gradient_hop_bytes(ring)))
+        size = gradient_hop_bytes(ring)
+        # The last hop of dK and dV has nothing left to hide under.
+        hops += [("dkv", one.ring - 1, size, "attention"), ("dkv", 1, size, None)]
     group = ring_group(one)
     where = group.where(sizes.ranks_per_node)
-    for payload, count, size in hops:
+    for payload, count, size, under in hops:
         time = None if machines is None else hop_time(size, where, machines)
         yield Transfer(
             direction=direction,
@@ -188,7 +190,7 @@ def _of_ring(
             count=count,
             bytes=size,
             wire_bytes=count * size,
-            hides_under="attention",
+            hides_under=under,
             transfer_ns=None if time is None else as_ns(time.transfer_s),
             ns=None if time is None else as_ns(time.seconds),
         )

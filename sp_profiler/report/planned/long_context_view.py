@@ -98,10 +98,9 @@ def _what_to_do(plan: LongContextPlan) -> str:
     if plan.recommended is None:
         return "No scheme of these can be recommended."
     one = plan.schemes[plan.recommended]
-    return (
-        f"{one.label} over {counted(one.ranks, 'rank')} keeps {size(one.saved_bytes_per_layer)} of a layer "
-        f"on each, where one device would keep {size(plan.single_device_bytes_per_layer)}."
-    )
+    kept, whole = size(one.saved_bytes_per_layer), size(plan.single_device_bytes_per_layer)
+    told = f"{one.label} over {counted(one.ranks, 'rank')} keeps {kept} of a layer on each"
+    return f"{told[0].upper()}{told[1:]}, where one device would keep {whole}."
 
 
 def plain_ring(plan: LongContextPlan) -> ContextScheme | None:
