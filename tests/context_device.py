@@ -172,7 +172,7 @@ def _write(rank: Rank, world: int, path: Path, ahead: int, cut_ns: int, host: st
 
     add = {"cpu_op": writer.cpu_op, "range": writer.range, "runtime": writer.runtime}
     for start, kind, name, dur, options in sorted(rank.host, key=lambda event: (event[0], -event[3])):
-        if start >= cut_ns:
+        if start >= cut_ns and (rank.style.host or kind == "runtime"):
             add[kind](name, us(start), Decimal(dur) / 1000, **options)
     for one in rank.launched:
         if isinstance(one, Kernel) and not one.name:

@@ -32,13 +32,15 @@ class Style:
     """How a version of torch and a vendor write down what happened.
 
     `metadata`: on the kernel ("kernel"), only on the `record_param_comms` around the launch ("record"), or
-    nowhere ("none"). A batch of sends and receives has no record around its launch: they stand before it, and
-    only `batch_metadata` puts those of the send on the kernel. `waits`: a record of torch >= 2.4 or the
-    stream's wait alone.
+    nowhere ("none"). A batch of sends and receives has no record around its launch: they stand before it
+    (`batch_records`), and only `batch_metadata` puts those of the send on the kernel. `waits`: a record of
+    torch >= 2.4 or the stream's wait alone.
     """
 
     metadata: Literal["kernel", "record", "none"] = "kernel"
     batch_metadata: bool = True
+    batch_records: bool = True
+    host: bool = True  # operators and ranges: with activities=[CUDA] there are launches and kernels only
     waits: Literal["record", "stream", "none"] = "record"
     seq: bool = False
     is_async: bool = False

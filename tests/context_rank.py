@@ -145,7 +145,8 @@ class Rank:
         tensors += [("recv", peer, n) for peer, many in receives.items() for n in many]
         self._count(group, "p2p")
         for name, peer, elements in tensors:
-            record = self._record(self._p2p_args(group, name, peer, elements, dtype))
+            args = self._p2p_args(group, name, peer, elements, dtype)
+            record = self._record(args) if self.style.batch_records else nullcontext()
             with self.op("c10d::send" if name == "send" else "c10d::recv_"), record:
                 self._stream_wait()  # of the collectives' stream for the current one
         own, args = self.style.batch_metadata and self.style.metadata == "kernel", {}

@@ -186,6 +186,8 @@ def both(rank: int) -> Attention:
 OLD = Style(metadata="none", waits="stream")
 LISTED = Style(batch_metadata=False)  # what a batch does stands before its launch only
 RECORD = Style(metadata="record", batch_metadata=False)
+SEND_ONLY = Style(batch_records=False)  # of a batch no more than what its kernel says: to whom it sends
+DEVICE_ONLY = replace(SEND_ONLY, host=False)
 NEW = Style(seq=True, is_async=True)
 AMD = Style(vendor="amd", forward="aiter")
 APART = {"clocks": {1: 700_000, 3: -250_000}, "hosts": True}
@@ -227,6 +229,11 @@ WRITTEN = (
     TE_RING.but("te-p2p-old", style=OLD),
     ULYSSES.but("ulysses-old", style=OLD),
     USP.but("usp-listed", style=LISTED),
+    RING.but("ring-send-only", style=SEND_ONLY),
+    RING.but("ring-device-only", style=DEVICE_ONLY),
+    TE_RING.but("te-p2p-device-only", style=DEVICE_ONLY),
+    ULYSSES.but("ulysses-device-only", style=DEVICE_ONLY),
+    GATHERED.but("all-gather-device-only", style=DEVICE_ONLY),
     RING.but("ring-amd", style=AMD),
     RING.but("ring-amd-listed", style=replace(AMD, batch_metadata=False, forward="ck")),
     RING.but("ring-seq", style=NEW),

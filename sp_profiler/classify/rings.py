@@ -2,7 +2,7 @@
 
 p ranks. Forward hands K, V on p - 1 times. Backward does so again, and hands dK, dV on p times, until they
 are home; or it sends the two together (TransformerEngine): K, V alone, then both, in the end the gradients
-alone. Both in one transfer count as dkv. Of hops of one type and size between the first and the last block
+alone. What carries both counts as dkv. Of hops of one type and size between the first and the last block
 of attention nobody knows which is which, unless there are only two ranks.
 """
 
@@ -34,6 +34,8 @@ def carried(one: Pass, forward_sizes: set[Size], backward_sizes: set[Size]) -> S
     together = _together(one)
     if together is not None:
         return together
+    if (both := _size_of_both(one.sizes)) is not None:
+        return _beside_both(one.sizes, both)
     by_size = [_by_size(size, forward_sizes, backward_sizes) for size in one.sizes]
     return (_of_two(one) or by_size) if None in by_size else by_size
 
@@ -62,6 +64,35 @@ def _together(one: Pass) -> list[str] | None:
     if told and not all(_is_twice(two, size) for two in both for size in alone):
         return None
     return ["kv"] * kernels + ["dkv"] * (len(one.sizes) - kernels)
+
+
+def _size_of_both(sizes: Sequence[Size]) -> Size | None:
+    """Of two sizes of one type, of which one is twice the other, the larger: K, V with their gradients."""
+    several = sorted(set(sizes), key=lambda size: (size[0] or "", size[1] or 0))
+    return several[1] if len(several) == 2 and _is_twice(several[1], several[0]) else None
+
+
+def _beside_both(sizes: Sequence[Size], both: Size) -> list[str | None]:
+    """Transfers of several passes, or of a part of one, in order: what precedes both together is K, V, what
+    follows them their gradients. Where a run could be cut off at the window's edge it stays open."""
+    runs: list[list[int]] = []
+    for i, size in enumerate(sizes):
+        if not i or (size == both) != (sizes[i - 1] == both):
+            runs.append([])
+        runs[-1].append(i)
+    found: list[str | None] = ["dkv" if size == both else None for size in sizes]
+    alone = [run for run in runs if sizes[run[0]] != both]
+    first = alone.pop(0) if runs[0] is alone[0] else []
+    last = alone.pop() if alone and runs[-1] is alone[-1] else []
+    kernels = {len(run) / 2 for run in alone} or {float(len(run)) for run in (first, last) if run}
+    if len(kernels) == 1 and (half := kernels.pop()).is_integer():
+        for run in alone:
+            for place, i in enumerate(run):
+                found[i] = "dkv" if place < half else "kv"
+        for run, purpose in ((first, "kv"), (last, "dkv")):
+            for i in run if len(run) == half else ():
+                found[i] = purpose
+    return found
 
 
 def _of_two(one: Pass) -> list[str] | None:
