@@ -14,6 +14,7 @@ import pytest
 
 import sp_profiler
 from sp_profiler.errors import UsageError
+from sp_profiler.planning.long_context.links import Group
 from sp_profiler.planning.long_context.model import ContextScheme, LongContextPlan, RingFigures
 from sp_profiler.report.planned.json import LONG_CONTEXT_SCHEMA_PATH, render_long_context_schema
 from sp_profiler.theory.korthikanti import korthikanti
@@ -239,6 +240,35 @@ def test_what_fits_into_a_node_takes_the_link_inside() -> None:
     assert ring(small).hop_ns == pytest.approx(2 * 134_217_728 / 450 + 1000, abs=1)
 
 
+@pytest.mark.parametrize(
+    ("ranks", "stride", "world", "node", "where", "peers"),
+    [
+        (8, 1, 8, 8, "inside", 7),
+        (8, 1, 64, 8, "inside", 7),
+        (4, 2, 64, 8, "inside", 3),
+        (16, 1, 16, 8, "across", 7),
+        (4, 8, 32, 8, "across", 0),
+        (3, 1, 6, 8, "inside", 2),  # one node holds all
+        (3, 1, 12, 8, "across", 0),  # ranks 6 and 7 are in one node, 8 in the next
+        (6, 1, 12, 8, "across", 1),  # 6 and 7 of the second group are alone
+    ],
+)
+def test_a_group_is_inside_a_node_when_none_of_its_kind_is_split(
+    ranks: int, stride: int, world: int, node: int, where: str, peers: int
+) -> None:
+    """By counting: global ranks fill nodes in order."""
+    group = Group(ranks, stride, world)
+    members = [
+        [base + offset + i * stride for i in range(ranks)]
+        for base in range(0, world, ranks * stride)
+        for offset in range(stride)
+    ]
+    split = any(len({rank // node for rank in one}) > 1 for one in members)
+    assert group.where(node) == where == ("across" if split else "inside")
+    fewest = min(sum(o // node == rank // node for o in one) - 1 for one in members for rank in one)
+    assert group.peers_inside(node) == peers <= fewest
+
+
 def test_an_all_to_all_between_nodes_sends_over_both_links_at_once() -> None:
     made = plan(intra_bandwidth=450e9, intra_latency=0.0, latency=0.0)
     (query,) = [
@@ -379,6 +409,7 @@ def test_tp_is_what_a_node_can_share() -> None:
         ({"intra_latency": 3.0}, "--intra-latency is 3, expected seconds"),
         ({"hardware": "h100-wifi"}, "unknown hardware 'h100-wifi', expected one of a100-nvlink, a100-ib"),
         ({"seq_len": 2**40}, "makes figures beyond 2^63"),
+        ({"cp": 2**17, "seq_len": 2**20, "tp": 2}, "--cp 131072 with --tp 2 are more than 131072 ranks"),
         ({"seq_len": 131073, "heads": 30, "hidden": 3840, "kv_heads": 30, "tp": 7}, "no scheme can be built"),
         ({"efficiency": 1.5}, "--efficiency is 1.5"),
     ],
@@ -435,6 +466,19 @@ def test_context_parallelism_is_the_scheme_whose_layer_is_shortest(
     assert chosen.forward is not None
     assert chosen.backward is not None
     assert chosen.forward.layer_ns + chosen.backward.layer_ns == min(layers)
+
+
+def test_the_recommendation_states_what_it_assumes() -> None:
+    assert (
+        "takes the one whose layer is shortest, forward and backward, at these rates"
+        in plan().assumptions[-1]
+    )
+    without = sp_profiler.plan_long_context(**EXAMPLE)
+    assert "takes the ring that divides the work of the mask most evenly" in without.assumptions[-1]
+    assert without.schemes[without.recommended or 0].layout == "zigzag"
+    wide = plan(tp=16)
+    assert wide.recommendation[0].title == "TP + SP over 16 ranks, wider than a node"
+    assert "between nodes, which is not free" in wide.recommendation[0].reason
 
 
 def test_without_tp_context_parallelism_stands_alone() -> None:

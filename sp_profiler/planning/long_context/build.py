@@ -64,6 +64,17 @@ _ABOUT_TIME = [
 ]
 
 
+_ABOUT_ORDER = (
+    "The recommendation takes first what costs least: the fast link inside a node, then a forward of "
+    "attention, then ranks on other nodes. Of the schemes of context parallelism it takes {choice}. How much "
+    "memory a rank has it does not know: who has enough after a step can stop there."
+)
+_CHOICES = {
+    True: "the one whose layer is shortest, forward and backward, at these rates",
+    False: "the ring that divides the work of the mask most evenly, as no rates tell more",
+}
+
+
 def build_long_context(request: LongContextRequest) -> LongContextPlan:
     """Raises UsageError for what cannot be planned, or not by any scheme."""
     sizes, machines = settled(request)
@@ -76,7 +87,7 @@ def build_long_context(request: LongContextRequest) -> LongContextPlan:
         tool=ContextTool("sp-profiler", __version__),
         sizes=sizes,
         machine=None if machines is None else plain_machines(machines),
-        assumptions=[*_ABOUT_MEMORY, *_ABOUT_SENDING, *([] if machines is None else _ABOUT_TIME)],
+        assumptions=_assumptions(machines),
         single_device_bytes_per_layer=_single_device(request, sizes),
         schemes=schemes,
         recommendation=steps,
@@ -85,6 +96,11 @@ def build_long_context(request: LongContextRequest) -> LongContextPlan:
     )
     _refuse_overflow(plan)
     return plan
+
+
+def _assumptions(machines: Machines | None) -> list[str]:
+    order = _ABOUT_ORDER.format(choice=_CHOICES[machines is not None])
+    return [*_ABOUT_MEMORY, *_ABOUT_SENDING, *([] if machines is None else _ABOUT_TIME), order]
 
 
 def _single_device(request: LongContextRequest, sizes: ContextSizes) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -19,30 +20,44 @@ Where = Literal["inside", "across"]
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks that communicate: `ranks` of them, every `stride`-th of the global ranks."""
+    """Ranks that communicate: `ranks` of them, every `stride`-th of `world` global ranks, which fill nodes in
+    order."""
 
     ranks: int
     stride: int
+    world: int
+
+    @property
+    def extent(self) -> int:
+        return self.ranks * self.stride
 
     def where(self, ranks_per_node: int) -> Where:
-        """Inside a node when all are in one; else some hops are not, and everything waits for those."""
-        return "inside" if self.ranks * self.stride <= ranks_per_node else "across"
+        """Inside a node when every such group is; else some hops are not, and everything waits for those."""
+        fits = self.extent <= ranks_per_node
+        return "inside" if fits and _none_is_split(self, ranks_per_node) else "across"
 
     def peers_inside(self, ranks_per_node: int) -> int:
-        """Of a rank's peers those in its own node."""
-        return min(self.ranks, max(ranks_per_node // self.stride, 1)) - 1
+        """Of a rank's peers those in its own node, of the rank that has fewest."""
+        if self.where(ranks_per_node) == "inside":
+            return self.ranks - 1
+        together = math.gcd(ranks_per_node, self.extent) // self.stride
+        return min(self.ranks, max(together, 1)) - 1
+
+
+def _none_is_split(group: Group, ranks_per_node: int) -> bool:
+    return group.world <= ranks_per_node or ranks_per_node % group.extent == 0
 
 
 def tensor_group(one: Candidate) -> Group:
-    return Group(one.tp, 1)
+    return Group(one.tp, 1, one.ranks)
 
 
 def ulysses_group(one: Candidate) -> Group:
-    return Group(one.ulysses, one.tp)
+    return Group(one.ulysses, one.tp, one.ranks)
 
 
 def ring_group(one: Candidate) -> Group:
-    return Group(one.ring, one.tp * one.ulysses)
+    return Group(one.ring, one.tp * one.ulysses, one.ranks)
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ def of_tensor(
             "It sends in forward what TP sends, an all-reduce being a reduce-scatter and an all-gather, and "
             f"{percent(more)} more in all for inputs that backward gathers again"
         )
-    told += _tensor_times(one, sizes, machines)
+    told += _tensor_times(one, machines)
     return _sentences(told)
 
 
@@ -60,20 +60,21 @@ def _sent(one: ContextScheme) -> int:
     return (one.forward_wire_bytes or 0) + (one.backward_wire_bytes or 0)
 
 
-def _tensor_times(one: ContextScheme, sizes: ContextSizes, machines: Machines | None) -> Iterator[str]:
+def _tensor_times(one: ContextScheme, machines: Machines | None) -> Iterator[str]:
     if machines is None or one.transfers is None:
         return
     comm, exposed = sums(one, "comm_ns"), sums(one, "exposed_ns")
-    where = "inside the node" if one.tp <= sizes.ranks_per_node else "between nodes, which is not free"
+    inside = all(each.link == "inside" for each in one.transfers)
+    where = "inside the node" if inside else "between nodes, which is not free"
     told = f"Its collectives take {duration(comm)} a layer {where}, {duration(exposed)} of it exposed"
-    if one.tp <= sizes.ranks_per_node and machines.inside != machines.across:
+    if inside and machines.inside != machines.across:
         told += f"; over the link between nodes they would take {duration(_across_ns(one, machines))}"
     yield told
 
 
 def _across_ns(one: ContextScheme, machines: Machines) -> int:
     """The same collectives, were the ranks of TP in different nodes."""
-    group = Group(one.tp, 1)
+    group = Group(one.tp, 1, one.tp)
     seconds = sum(
         each.count * collective_time(each.op, each.bytes, group, 1, machines).seconds
         for each in one.transfers or ()

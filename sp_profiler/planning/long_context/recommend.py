@@ -81,13 +81,18 @@ def _tensor_step(now: Situation, tensor: int | None) -> RecommendedStep:
     return RecommendedStep(
         order=1,
         code="tensor-sequence-parallel",
-        title=f"TP + SP over {now.sizes.tp} ranks, inside a node" if taken else "No TP + SP",
+        title=_tensor_title(now) if taken else "No TP + SP",
         is_taken=taken,
         scheme=tensor,
         reason=reasons.of_tensor(now.schemes, now.sizes, now.machines, before, tensor, now.single("scores")),
         saved_bytes_per_layer_before=now.single("scores"),
         saved_bytes_per_layer=now.kept(tensor) if taken else now.single("scores"),
     )
+
+
+def _tensor_title(now: Situation) -> str:
+    where = "inside a node" if now.sizes.tp <= now.sizes.ranks_per_node else "wider than a node"
+    return f"TP + SP over {now.sizes.tp} ranks, {where}"
 
 
 def _recompute_step(now: Situation, tensor: int | None, recomputed: int | None) -> RecommendedStep:

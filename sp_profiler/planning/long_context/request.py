@@ -14,6 +14,8 @@ ELEMENT_BYTES = {"f64": 8, "f32": 4, "bf16": 2, "f16": 2}
 FFN_MULTIPLE = 64
 """The default feed-forward size is 8/3 of the hidden size, as in LLaMA, rounded up to a multiple of this."""
 RANKS_PER_NODE = 8
+MOST_RANKS = 2**17
+"""More than any machine of one model has."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,8 @@ def _check_counts(request: LongContextRequest) -> None:
             raise UsageError(f"--{name} is {value}, expected a whole number of at least 1")
     if request.cp < 2:
         raise UsageError("--cp is 1: context parallelism divides the sequence among at least 2 ranks")
+    if request.cp * (request.tp or 1) > MOST_RANKS:
+        raise UsageError(f"--cp {request.cp} with --tp {request.tp or 1} are more than {MOST_RANKS} ranks")
     if request.cp > request.seq_len:
         raise UsageError(f"--cp {request.cp} is more than the {request.seq_len} tokens of --seq-len")
 

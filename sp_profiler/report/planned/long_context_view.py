@@ -15,7 +15,7 @@ from sp_profiler.planning.long_context.model import (
     RingFigures,
 )
 from sp_profiler.planning.machines import GIVEN
-from sp_profiler.report.format import counted, duration, listed, sent, size
+from sp_profiler.report.format import counted, duration, listed, percent, sent, size
 from sp_profiler.report.planned.shown import Shown, ShownStep
 from sp_profiler.report.view_ranks import Listing
 
@@ -127,12 +127,14 @@ def _of_ring(plan: LongContextPlan) -> list[str]:
 
 def _whether_hidden(plan: LongContextPlan, ring: RingFigures) -> str:
     told = f"Attention of a whole block of {ring.block_tokens} tokens takes {duration(ring.block_ns)}"
+    if ring.hop_ns is not None and ring.block_ns:
+        told += f", a hop {percent(ring.hop_ns / ring.block_ns)} of it"
     without = "hidden" if ring.is_hidden_unmasked else "not hidden"
     if not plan.sizes.causal:
         return f"{told}: the hops are {without}.{_from_tokens(ring)}"
     masked = "hidden" if ring.is_hidden else "not hidden"
     return (
-        f"{told}, of causal {ring.layout} {duration(ring.later_block_ns)}: the hops are {without} without a "
+        f"{told}; of causal {ring.layout} {duration(ring.later_block_ns)}: the hops are {without} without a "
         f"mask, {masked} with it.{_from_tokens(ring)}"
     )
 
@@ -215,6 +217,8 @@ def wire(plan: LongContextPlan) -> Listing:
         ("Hop", "number", "MB"),
         ("Hops", "int", "forward"),
         ("dK,dV hop", "number", "MB"),
+        ("Hop", "ms", "ms"),
+        ("Collective", "ms", "ms, longest"),
         ("Link", "text", ""),
     ]
     rows = _rows(
@@ -224,18 +228,29 @@ def wire(plan: LongContextPlan) -> Listing:
         lambda one: _mega(_ring(one, "hop_bytes")),
         lambda one: _ring(one, "hops"),
         lambda one: _mega(_ring(one, "gradient_hop_bytes")),
+        lambda one: _ring(one, "hop_ns"),
+        _longest_collective,
         _link_of,
     )
-    note = "MB are 1e6 bytes, as in the rates of links. Link: what context parallelism sends over, or TP."
+    note = (
+        "MB are 1e6 bytes, as in the rates of links. Link: inside a node or across nodes, of context "
+        "parallelism, else of TP."
+    )
+    if plan.machine is None:
+        head, rows = [*head[:-3], head[-1]], [[*row[:-3], row[-1]] for row in rows]
     return Listing("context-wire", "Sent by one rank in one layer", head, rows, note)
+
+
+def _longest_collective(one: ContextScheme) -> int | None:
+    times = [each.ns for each in one.transfers or () if each.op != "send_recv" and each.ns is not None]
+    return max(times, default=None)
 
 
 def _link_of(one: ContextScheme) -> str | None:
     if not one.transfers:
         return None
     sending = [each for each in one.transfers if each.op in ("send_recv", "all_to_all")] or one.transfers
-    names = {"inside": "inside a node", "across": "between nodes"}
-    return " and ".join(dict.fromkeys(names[each.link] for each in sending))
+    return ", ".join(dict.fromkeys(each.link for each in sending))
 
 
 def ring_steps(plan: LongContextPlan) -> Listing:
