@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from sp_profiler.analysis.context_parallel.families import GATHERS, RING, SELF_ATTENTION
-from sp_profiler.analysis.context_parallel.hops import medians
 from sp_profiler.analysis.context_parallel.lines import FORWARD, PHASES
+from sp_profiler.analysis.context_parallel.medians import medians
 from sp_profiler.analysis.context_parallel.results import Balance, Hop
 from sp_profiler.analysis.context_parallel.tables import Shown
 from sp_profiler.analysis.context_parallel.told import Told

@@ -75,7 +75,8 @@ class Family:
         tuple[int | None, int | None], ...
     ]  # of a ring by phase: the rank before it, the one after it
     in_pairs: bool  # sends and receives are kernels of their own
-    is_known_op: str  # op of most transfers
+    op: str  # of most transfers
+    is_async: bool | None  # of most transfers of which it is known
     unread: int  # runs of transfers that fit no pass
     passes: Passes
     transfers: Transfers

@@ -146,7 +146,13 @@ def _latency(cost: Int64, size: Int64) -> tuple[int | None, float | None]:
 def _overlapped(
     members: Sequence[int], shown: Sequence[Shown], hops: PassHops, chosen: Int64, rows: Rows
 ) -> bool | None:
-    """Whether most K, V hops run beside the attention of their ring step; None where no step has both."""
+    """Whether most hops run beside some computation; None where no ring step has attention and a hop.
+
+    On a CPU, where ranks share the cores, what was launched says it better than the times do.
+    """
+    modes = [shown[s].family.is_async for s in members if shown[s].is_cpu]
+    if modes and None not in modes:
+        return sum(map(bool, modes)) * 2 > len(modes)
     together = apart = 0
     for s in members:
         passes = shown[s].family.passes

@@ -96,7 +96,9 @@ def _family(
     inside: Bool,
 ) -> Family:
     passes, transfers = measured(line, reads, collectives.rows, inside, collectives.id)
-    ops = Counter(collectives.rows[at].op or "" for at in line.collective[reads.member].tolist())
+    told = [collectives.rows[at] for at in line.collective[reads.member].tolist()]
+    ops = Counter(one.op or "" for one in told)
+    modes = Counter(one.is_async for one in told if one.is_async is not None)
     return Family(
         kind=kind,
         group=None if named is None else named.key,
@@ -104,7 +106,8 @@ def _family(
         size=size,
         ends=(),
         in_pairs=False,
-        is_known_op=min(ops, key=lambda op: (-ops[op], op)) if ops else "",
+        op=min(ops, key=lambda op: (-ops[op], op)) if ops else "",
+        is_async=max(modes, key=lambda mode: (modes[mode], mode)) if modes else None,
         unread=0,
         passes=passes,
         transfers=transfers,
@@ -122,7 +125,7 @@ def _unread(
     one = _family(UNKNOWN, named, size, line, reads, collectives, np.zeros(len(collectives), np.bool_))
     mine = np.flatnonzero((line.group == group) & (line.what >= KV))
     ops = Counter(collectives.rows[at].op or "" for at in line.collective[mine].tolist())
-    return replace(one, unread=len(mine), is_known_op=min(ops, key=lambda op: (-ops[op], op)))
+    return replace(one, unread=len(mine), op=min(ops, key=lambda op: (-ops[op], op)))
 
 
 def _ring(

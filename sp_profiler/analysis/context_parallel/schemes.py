@@ -163,7 +163,7 @@ def _sentence(members: Sequence[Shown]) -> str:
         (m for m in members if m.family.kind == kind), key=lambda m: (len(m.family.transfers), -(m.rank or 0))
     )
     family = one.family
-    word = _WORDS.get(family.is_known_op, family.is_known_op)
+    word = _WORDS.get(family.op, family.op)
     size = f"{family.size} ranks" if family.size else "its ranks"
     counts = _per_phase(one)
     if kind == RING:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sp_profiler.analysis.context_parallel.medians import medians
 from sp_profiler.analysis.context_parallel.tables import Rows
 from sp_profiler.analysis.hosts import middle
 from sp_profiler.trace.tables import NONE, Int64
@@ -55,7 +56,7 @@ def _replayed_waits(rows: Rows) -> Int64:
     place[order], place[-1] = np.arange(count), count
     family, before = rows.shown[order], rows.before_ns[order]
     needs, follows = place[rows.needs[order]], place[rows.follows[order]]
-    took = np.where(rows.transfer_ns >= 0, rows.transfer_ns, rows.end_ns - rows.start_ns)[order]
+    took = _took(rows)[order]
     meets = place[rows.meets]
     entries = np.lexsort((meets, rows.meeting, turn[rows.meets]))
     meets, meeting, when = meets[entries], rows.meeting[entries], turn[rows.meets][entries]
@@ -89,6 +90,18 @@ def _replayed_waits(rows: Rows) -> Int64:
     result = np.empty(count, np.int64)
     result[order] = waits
     return result
+
+
+def _took(rows: Rows) -> Int64:
+    """What each transfer takes without a wait; where that is not known the median of those of its size, else
+    all its time."""
+    known = rows.transfer_ns >= 0
+    if known.all():
+        return rows.transfer_ns
+    sizes, size = np.unique(rows.bytes, return_inverse=True)
+    usual = medians(size[known], rows.transfer_ns[known], len(sizes))[size]
+    whole = rows.end_ns - rows.start_ns
+    return np.where(known, rows.transfer_ns, np.where(usual >= 0, np.minimum(usual, whole), whole))
 
 
 def _turns(rows: Rows) -> Int64:

@@ -127,12 +127,14 @@ class _Known:
         self._row[numbers] = np.arange(len(numbers))
         wait, transfer = collectives.numbers("skew_wait_ns"), collectives.numbers("transfer_ns")
         early = _early(result, self._row, wait)
+        # With a rank missing nobody knows when the last arrived.
+        known = wait.is_known & ~collectives.words("transfer_is_bound").where(bool)
         self._columns = {
             "hidden_ns": collectives.numbers("overlapped_ns").values,
             "exposed_ns": collectives.numbers("exposed_ns").values,
-            "transfer_ns": np.where(transfer.is_known & wait.is_known, transfer.or_zero(), NONE),
-            "waited_ns": np.where(wait.is_known, wait.or_zero(), NONE),
-            "exposed_wait_ns": np.where(wait.is_known, early, NONE),
+            "transfer_ns": np.where(known & transfer.is_known, transfer.or_zero(), NONE),
+            "waited_ns": np.where(known, wait.or_zero(), NONE),
+            "exposed_wait_ns": np.where(known, early, NONE),
         }
 
     def figures(self, number: Int64) -> dict[str, Int64]:
