@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import os
 from functools import cache
@@ -47,10 +48,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Under `--dist loadfile` (`make test`): files side by side, those that start ranks one after the other.
+    """Under `--dist loadfile` (`make test`): files side by side, tests that start ranks one after the other.
 
     Two worlds of ranks at once have too little of two cores for what they measure, and outcomes that several
-    files look at would be made twice. They hold by far the most tests, so xdist starts with them.
+    files look at would be made twice. They are by far the most tests, so xdist starts with them.
     """
     if config.getoption("dist") != "loadfile":
         return None
@@ -58,17 +59,26 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class RanksApart(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            file = super()._split_scope(nodeid)
-            return "ranks" if _starts_ranks(config.rootpath / file) else file
+            file, _, test = nodeid.partition("::")
+            starts_ranks = test.partition("[")[0] in _gloo_tests(config.rootpath / file)
+            return "ranks" if starts_ranks else file
 
     return RanksApart(config, log)
 
 
 @cache
-def _starts_ranks(file: Path) -> bool:
-    """Where tests are handed out nothing is known of them but their names (and `xdist_group` does nothing
-    from pytest 9.2 on)."""
-    return "pytest.mark.gloo" in file.read_text()
+def _gloo_tests(file: Path) -> frozenset[str]:
+    """Names of the functions marked `gloo`, from the text: where tests are handed out nothing else is known
+    (and from pytest 9.2 on xdist's own mark `xdist_group` does nothing)."""
+    tree = ast.parse(file.read_text()).body
+    assigned = [ast.unparse(one) for one in tree if isinstance(one, ast.Assign)]
+    everywhere = any(text.startswith("pytestmark") and "pytest.mark.gloo" in text for text in assigned)
+    return frozenset(
+        one.name
+        for one in tree
+        if isinstance(one, ast.FunctionDef)
+        and (everywhere or any("pytest.mark.gloo" in ast.unparse(mark) for mark in one.decorator_list))
+    )
 
 
 @pytest.fixture(scope="session")

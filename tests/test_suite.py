@@ -57,22 +57,31 @@ def pytest_run(folder: Path, files: dict[str, str], *options: str, required: str
 
 WHERE = """
 import os, pathlib, pytest
-{mark}
+{whole_file}
+def note(what):
+    pathlib.Path(f"{{pathlib.Path(__file__).stem}}-{{what}}-{{os.environ['PYTEST_XDIST_WORKER']}}").touch()
+
 @pytest.mark.parametrize("number", range(9))
-def test_where(number):
-    pathlib.Path(f"{{pathlib.Path(__file__).stem}}-{{os.environ['PYTEST_XDIST_WORKER']}}").touch()
+def test_plain(number): note("plain")
+
+@pytest.mark.gloo
+@pytest.mark.parametrize("number", range(9))
+def test_ranks(number): note("ranks")
 """
 
 
 def test_a_file_is_run_in_one_place_and_so_are_all_that_start_ranks(tmp_path: Path) -> None:
-    files = {f"test_{name}": WHERE.format(mark="") for name in "ab"}
-    files |= {f"test_ranks_{name}": WHERE.format(mark="@pytest.mark.gloo") for name in "ab"}
+    whole_file = "pytestmark = [pytest.mark.timeout(60), pytest.mark.gloo]"
+    files = {f"test_{name}": WHERE.format(whole_file="") for name in "ab"}
+    files["test_whole"] = WHERE.format(whole_file=whole_file)
     done = pytest_run(tmp_path, files, *SIDE_BY_SIDE)
-    assert "36 passed" in done.stdout, done.stdout + done.stderr
-    ran = [path.name for path in tmp_path.glob("test_*-gw*")]
-    assert sorted(name.partition("-")[0] for name in ran) == sorted(files)
-    assert {name[-3:] for name in ran} == {"gw0", "gw1"}
-    assert len({name[-3:] for name in ran if name.startswith("test_ranks")}) == 1
+    assert "54 passed" in done.stdout, done.stdout + done.stderr
+    ran = dict(path.name.rsplit("-", 1) for path in tmp_path.glob("test_*-gw*"))
+    starting = {"test_a-ranks", "test_b-ranks", "test_whole-plain", "test_whole-ranks"}
+    assert set(ran) == starting | {"test_a-plain", "test_b-plain"}
+    assert len(list(tmp_path.glob("test_*-gw*"))) == 6  # each in one place
+    assert set(ran.values()) == {"gw0", "gw1"}
+    assert len({ran[name] for name in starting}) == 1
 
 
 # --- skipped tests ------------------------------------------------------------------------------------------
