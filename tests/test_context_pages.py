@@ -257,7 +257,7 @@ def test_page_data_of_many_ranks_stays_small() -> None:
     report = with_context(draw(MANY), steps=1)
     text = html.render(report)
     (data,) = re.findall(r'id="page-data">(.*?)</script>', text, re.DOTALL)
-    assert len(data) < 1_200_000
+    assert len(data) < 700_000
     assert (
         sum(map(len, map(json.dumps, context_part(with_context(draw(MANY), steps=1)).plots.values()))) < 5e5
     )

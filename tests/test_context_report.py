@@ -121,7 +121,8 @@ def test_a_contiguous_ring_names_imbalance_and_what_it_costs() -> None:
     # Forward, of 6 passes: rank 0 waits in hop 2 for rank 3 (2.16 ms); each step's maximum is 2.56 ms.
     assert first == (
         "Ring attention (contiguous, causal, 4 ranks): computation hides 52 % of its forward hops' time and "
-        "52 % of backward's; 5.04 ms per step stay exposed, of which 3.24 ms wait for a peer that had more "
+        "52 % of backward's; 5.04 ms of it per step stay exposed, of which 3.24 ms wait for a peer that had "
+        "more "
         "attention to compute and 1.80 ms are communication with every peer there."
     )
     assert balance == (
@@ -132,8 +133,8 @@ def test_a_contiguous_ring_names_imbalance_and_what_it_costs() -> None:
 
 def test_a_synchronous_ring_hides_nothing() -> None:
     assert said(draw(RINGS["sync"]))[0] == (
-        "Ring attention (zigzag, causal, 4 ranks): computation hides nothing of its hops' time; 7.20 ms per "
-        "step stay exposed, all of it communication with every peer there."
+        "Ring attention (zigzag, causal, 4 ranks): computation hides nothing of its hops' time; 7.20 ms of "
+        "it per step stay exposed, all of it communication with every peer there."
     )
 
 
@@ -172,9 +173,9 @@ def test_layout_copies_are_neither_attention_nor_communication() -> None:
     first, copies = said(ulysses())
     # 8 all-to-alls of 200 us, 30 of them waiting, and 4 copies of 50 us in each of 6 passes and 3 steps
     assert first == (
-        "Ulysses (causal, 4 ranks): computation hides nothing of its all-to-alls' time; 3.20 ms per step "
-        "stay "
-        "exposed, of which 2.72 ms are communication with every peer there and 480.0 µs wait for a peer that "
+        "Ulysses (causal, 4 ranks): computation hides nothing of its all-to-alls' time; 3.20 ms of it per "
+        "step stay exposed, of which 2.72 ms are communication with every peer there and 480.0 µs wait for "
+        "a peer that "
         "came late for another reason."
     )
     assert copies == (

@@ -119,7 +119,7 @@ def ranks(kinds: Sequence[Family]) -> Listing:
     rows = [(family, row) for family in kinds for row in _rank_rows(family)]
     shown, made = cells(kinds, columns, rows, (UNKNOWN_PART, "Attention", "Of an even share"))
     note = f"Of one pass: attention of all its ring steps, what all its hops leave exposed. {PARTS_NOTE}"
-    return Listing("context-ranks", "Ranks of the ring", shown, made, note)
+    return Listing("context-ranks", "Context parallelism by rank", shown, made, note)
 
 
 def _rank_rows(family: Family) -> list[Row]:

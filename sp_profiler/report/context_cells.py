@@ -20,7 +20,8 @@ PARTS: Columns = (
     (UNKNOWN_PART, MS, "ms"),
 )
 PARTS_NOTE = (
-    "Exposed is communication (every peer was there), imbalance (waiting for a peer that had more attention "
+    "Exposed (each hop by itself: two at once both count) is communication (every peer was there), "
+    "imbalance (waiting for a peer that had more attention "
     "to compute) and skew (waiting for one late for another reason)."
 )
 

@@ -61,7 +61,8 @@ def side_by_side(reports: Sequence[Report]) -> Listing:
         if name not in optional or any(row[at] is not None for row in rows)
     ]
     note = (
-        "Hidden: of the time of hops and other transfers. Even: an even division of attention over the sum "
+        "Hidden: of the time of hops and other transfers, each by itself: two at once both count. Even: an "
+        "even division of attention over the sum "
         "of the ring steps' slowest ranks, of forward and backward the lower one."
     )
     return Listing(

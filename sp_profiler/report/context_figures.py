@@ -39,7 +39,7 @@ _ROW = 190  # pixels of a phase
 
 def hops(sums: Sequence[HopSum]) -> go.Figure | None:
     """Hop by hop, transfer beside the attention that runs meanwhile: medians over ranks, lines from the
-    least to the most. Forward above backward."""
+    least to the most. Phases stand beside each other; of many hops one above the other."""
     drawn = [one for one in sums if one.transfer_ns is not None or one.attention_ns is not None]
     phases = sorted({one.phase for one in drawn}, key=phase_place)
     if not phases:
@@ -60,12 +60,12 @@ def hops(sums: Sequence[HopSum]) -> go.Figure | None:
         _pairs(figure, ROLE["attention"], _with_attention(of_phase), "attention_ns", cell, numbered)
     figure = styled(figure, height=80 + _ROW * rows, x_title="hop" if numbered else "")
     value_axis(figure, "y", "ms")
-    figure.update_xaxes(
-        type="linear" if _by_number(drawn) else "category", showgrid=False, rangemode="normal"
-    )
-    if _by_number(drawn):
-        last = max(one.hop for one in drawn)
-        figure.update_xaxes(tick0=0, dtick=max(1, -(-(last + 1) // 16)), range=[-0.6, last + 0.6])
+    figure.update_xaxes(type="linear" if numbered else "category", showgrid=False, rangemode="normal")
+    for place, phase in enumerate(phases if numbered else (), 1):
+        last = max(one.hop for one in drawn if one.phase == phase)
+        cell = {"row": 1, "col": place} if beside else {"row": place, "col": 1}
+        ticks = {"tick0": 0, "dtick": max(1, -(-(last + 1) // 16)), "range": [-0.6, last + 0.6]}
+        figure.update_xaxes(ticks, row=cell["row"], col=cell["col"])
     figure.update_layout(barmode="group", bargap=0.25, margin={"l": 8, "r": 16, "t": 28, "b": 8})
     _titles(figure, phases)
     return figure

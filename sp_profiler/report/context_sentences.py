@@ -80,7 +80,7 @@ def _sentence(text: str) -> str:
 
 
 def _way(family: Family, way: str, basis: Basis) -> str:
-    """ "computation hides 93 % of its forward hops' time and 88 % of backward's; 1.5 ms stay exposed"."""
+    """What is hidden of the time of its hops (or all-to-alls, ...), phase by phase, and what the rest is."""
     phases = sorted({hop.phase for hop in family.by_way[way]}, key=phase_place)
     known = [(phase, family.exposure(phase, way).hidden_ratio) for phase in phases]
     told = [(phase, ratio) for phase, ratio in known if ratio is not None]
@@ -99,7 +99,7 @@ def _way(family: Family, way: str, basis: Basis) -> str:
 def _exposed(whole: Exposure, basis: Basis) -> str:
     if not whole.exposed_ns:
         return ", nothing stays exposed"
-    stay = f"{duration(basis.mean(whole.exposed_ns))}{basis.per} stay exposed"
+    stay = f"{duration(basis.mean(whole.exposed_ns))} of it{basis.per} stay exposed"
     return f"; {stay}{parts_clause(whole.parts, basis)}"
 
 

@@ -143,7 +143,8 @@ def hops(kinds: Sequence[Family]) -> Listing:
     )
     adds = places(shown, "Exposed", *(label for label, *_ in PARTS))
     spare = ["Ranks", "Transfer longer in", *(("Size",) if len(ways) > 1 else ("Sends", "Size"))]
-    title = f"{' and '.join(plural(way).capitalize() for way in ways)} beside attention"
+    title = f"{' and '.join(plural(way) for way in ways)} beside attention"
+    title = title[:1].upper() + title[1:]
     first = places(shown, *spare)
     return Listing("context-hops", title, shown, made, note, "of one pass", adds, first)
 
