@@ -87,16 +87,10 @@ def _node(plain: dict[str, Any]) -> Node:
     return Node(plain["name"], device, plain["ranks"], Link(**plain["network"]), plain["source"])
 
 
-def _latency(plain: dict[str, Any]) -> Latency:
-    # divided, as 3.4 / 1e6 is the float that 3.4e-6 is
-    steps = {kind: us / 1e6 for kind, us in plain["step_us"].items()}
-    return Latency(plain["launch_us"] / 1e6, steps, plain["source"])
-
-
 _DATA = tomllib.loads(DATA_PATH.read_text(encoding="utf-8"))
 DEVICES: tuple[Device, ...] = tuple(map(_device, _DATA["device"]))
 NODES: tuple[Node, ...] = tuple(map(_node, _DATA["node"]))
-LATENCIES: dict[str, Latency] = {name: _latency(plain) for name, plain in _DATA["latency"].items()}
+LATENCIES: dict[str, Latency] = {name: Latency(**plain) for name, plain in _DATA["latency"].items()}
 
 # A float32 product may run in full width or on tensor cores; only the kernel's name tells.
 _TENSOR_FLOAT32 = re.compile(r"tf32|s1688gemm(?!_(?:f16|bf16))|xf32", re.IGNORECASE)
