@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from context_report_helpers import Ring, draw, ulysses, usp
-from report_helpers import US, make_report
+from report_helpers import MS, US, make_report
 
 from sp_profiler.analysis.context_parallel.results import ContextParallel
 from sp_profiler.report.context import families, middle
@@ -187,6 +187,22 @@ def test_synchronous_hops_are_told_of_once_and_exactly() -> None:
     without = replace(given, context_parallel=None)
     by_code = {finding.code: finding for finding in all_findings(without)}
     assert by_code["synchronous-with-partner"].evidence["hideable_ns"] == 200
+
+
+def test_waits_and_length_of_hops_are_told_once() -> None:
+    """A contiguous layout is no reason to look what a rank does before its collectives."""
+    ring = Ring(layout="contiguous", transfer_ns=3000 * US)
+    one = replace(make_report().collectives[0], purpose="kv", group=ring.group, ranks=ring.members)
+    parts = {"peer-skew": 30 * MS, "partner-too-short": 20 * MS}
+    hop = replace(one, exposed_share_ns=50 * MS, exposed_by_cause_ns=parts)
+    given = replace(facts(draw(ring), layout="contiguous"), collectives=[hop])
+    codes = {finding.code for finding in all_findings(given)}
+    assert {"ring-layout-uneven", "ring-hops-outlast-attention"} <= codes
+    assert not codes & {"peer-skew", "partner-too-short"}
+    without = {finding.code for finding in all_findings(replace(given, context_parallel=None))}
+    assert {"peer-skew", "partner-too-short"} <= without
+    unmatched = replace(given, context_parallel=draw(replace(ring, matched=False)))
+    assert "peer-skew" in {finding.code for finding in all_findings(unmatched)}
 
 
 def test_asynchronous_rings_are_not_told_to_become_so() -> None:

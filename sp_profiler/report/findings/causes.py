@@ -10,7 +10,7 @@ import numpy as np
 from sp_profiler.analysis.collective_table import Collectives
 from sp_profiler.analysis.columns import Numbers
 from sp_profiler.analysis.results import CollectiveFigures
-from sp_profiler.report.findings.context import HOPS, hops_in_turn
+from sp_profiler.report.findings.context import HOPS, hops_in_turn, hops_outlast, waits_are_divided
 from sp_profiler.report.findings.facts import EXAMPLES, Facts, finding, is_on, is_told, place_of, variable
 from sp_profiler.report.findings.share import (
     Share,
@@ -78,11 +78,21 @@ def _subject(facts: Facts, parts: Share) -> str:
     return f"{facts.mean(whole)} ({share} of the exposed communication, {told})"
 
 
+def _without_hops(facts: Facts, parts: Share) -> Share:
+    """Without a ring's hops, of which findings of their own tell; none where the rest is not worth it."""
+    rest = parts.where(parts.collectives.words("purpose").where(lambda purpose: purpose not in HOPS))
+    is_worth = rest.whole >= _OF_EXPOSED * (facts.totals.exposed_ns or 0)
+    return rest if is_worth else rest.where(np.zeros(len(rest), np.bool_))
+
+
 def _peer_skew(facts: Facts) -> Finding | None:
     parts = _of_cause(facts, "peer-skew")
+    by_context = waits_are_divided(facts)
+    if by_context:
+        parts = _without_hops(facts, parts)
     if not parts:
         return None
-    late = [one for one in facts.stragglers or () if one.cost_ns > 0]
+    late = [one for one in facts.stragglers or () if one.cost_ns > 0 and not by_context]
     named, more, advice = "", {}, "Look at what the rank that arrives last does before these collectives"
     if late:
         worst = max(late, key=lambda one: one.cost_ns)
@@ -219,6 +229,8 @@ def _launched_after_partner(facts: Facts) -> Finding | None:
 def _partner_too_short(facts: Facts) -> Finding | None:
     parts = _of_cause(facts, "partner-too-short")
     parts = parts.where(~launched_after_partner(parts.collectives))
+    if hops_outlast(facts):
+        parts = _without_hops(facts, parts)
     if not parts:
         return None
     partners = parts.collectives.records("partner")

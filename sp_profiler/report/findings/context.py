@@ -250,6 +250,17 @@ def _keeps_every_head(facts: Facts) -> bool:
     return isinstance(heads, int) and workload.get("kv_heads") == heads
 
 
+def waits_are_divided(facts: Facts) -> bool:
+    """Whether of a ring's hops it is known what their waits are: imbalance or lateness from outside."""
+    hops = [hop for family in families(facts.context_parallel) for hop in family.by_way.get("hop", ())]
+    return any(hop.skew_ns is not None for hop in hops)
+
+
+def hops_outlast(facts: Facts) -> bool:
+    """Whether `_hops_too_long` tells of a ring's hops."""
+    return any(_hops_too_long(facts, family) for family in families(facts.context_parallel))
+
+
 def hops_in_turn(facts: Facts) -> bool:
     """Whether `_synchronous` tells of a ring's hops, so that no other rule needs to."""
     return any(_hideable_in_turn(facts, family) for family in families(facts.context_parallel))
