@@ -53,7 +53,7 @@ RATES = {
     "--efficiency": ("SHARE", "of the peak that GEMMs and attention reach (1)"),
 }
 CONTEXT_NUMBERS = {
-    "--cp": "ranks that share the sequence",
+    "--cp": "ranks that share the sequence; needed, as are --seq-len, --hidden and --heads",
     "--ranks-per-node": "ranks of one node (the profile's, else 8)",
 }
 CONTEXT_RATES = {
@@ -96,8 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_long_context(parser: argparse.ArgumentParser) -> None:
     context = parser.add_argument_group(
-        "long context (with --seq-len, --hidden, --heads, --kv-heads, --ffn, --layers, --micro-batch, --tp, "
-        "--dtype and the rates; one value each)"
+        "long context (one value of each size; by default 1 layer, 1 sequence, as many KV heads as heads)"
     )
     context.add_argument(
         "--long-context",
