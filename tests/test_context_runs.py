@@ -68,8 +68,11 @@ def test_sync_overlaps_nothing_and_async_something(demo: Path) -> None:
                 assert rank["overlapped_ns"] == 0
             else:
                 assert rank["overlapped_ns"] > 0, (part, rank["rank"])
-            if part in RINGS and part.endswith("-async"):
-                assert rank["hiding_by_purpose"]["kv"]["partner_hidden_ns"] > 0, (part, rank["rank"])
+        kv = report(demo, part)["totals"]["hiding_by_purpose"].get("kv")
+        assert (kv is not None) == (part in RINGS)
+        if kv is not None:
+            assert (kv["partner_hidden_ns"] > 0) == part.endswith("-async"), part
+            assert kv["partner_hideable_ns"] > 0
 
 
 def test_shifts_are_matched_with_those_of_both_neighbours(demo: Path) -> None:
