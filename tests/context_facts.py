@@ -75,6 +75,7 @@ class Said:
     number: int | None = None  # of its pass on this rank, counted over the whole run
     hop: int | None = None  # counted from 1 in each kind of payload of a pass
     step: int | None = None  # the ring step whose attention it travels beside; None: beside none
+    repeated: bool = False  # of a forward that backward runs again (activation checkpointing)
 
 
 @dataclass(frozen=True)

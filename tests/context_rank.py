@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 from context_facts import (
@@ -49,6 +50,7 @@ class Rank:
         self.kernels: list[Kernel] = []
         self.works: list[Work] = []
         self.passes = 0
+        self.repeats = False  # forward that backward runs again
         self.host: list[tuple[int, str, str, int, dict[str, Any]]] = []  # start, kind, name, dur, options
         self._last: dict[int, Kernel] = {}
         self._last_work: dict[int, Work] = {}
@@ -94,14 +96,14 @@ class Rank:
     @contextmanager
     def node(self, name: str, sequence: int) -> Iterator[None]:
         """The node of backward of the function with this number, on the thread of backward."""
-        self.tid = BACKWARD
+        before, self.tid = self.tid, BACKWARD
         options: dict[str, Any] = {"sequence": sequence, "fwd_thread": 1}
         if self.style.functions:
             with self.op(EVALUATE + name, **options), self.op(name, **options):
                 yield
         else:
             yield
-        self.tid = MAIN
+        self.tid = before
 
     @contextmanager
     def on(self, stream: int) -> Iterator[None]:
@@ -308,6 +310,7 @@ class Rank:
         said: Said,
         args: dict[str, Any],
     ) -> Work:
+        said = replace(said, repeated=self.repeats)
         work = Work(
             self.number, said, op, group, size, dtype, stream, self.now, self._last.get(self.stream),
             self._last_work.get(stream), kernel=self.style.nccl(kernel), args=args, tid=self.tid,

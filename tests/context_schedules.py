@@ -23,11 +23,12 @@ _NAMES = {
 
 
 def ring_flash_attention(
-    rank: Rank, at: Attention, *, batches: int = 1, gradients: str = "float32"
+    rank: Rank, at: Attention, *, batches: int = 1, gradients: str = "float32", sync: bool = False
 ) -> Iterator[None]:
     """ring-flash-attention: K and V in one batch a hop; in backward dK and dV follow in fp32, p hops.
 
-    `batches=2`: K and V each in a batch of their own; `gradients`: their type.
+    `batches=2`: K and V each in a batch of their own; `gradients`: their type; `sync`: each hop follows its
+    block, and the next block waits for it.
     """
     p, place = at.ranks, at.group.ranks.index(rank.number)
     right, left = at.group.beside(rank.number, 1), at.group.beside(rank.number, -1)
@@ -39,6 +40,7 @@ def ring_flash_attention(
             said = Said(payload, what, phase, number, hop, step)
             return rank.batch(at.group, sends={right: sizes}, receives={left: sizes}, said=said, dtype=dtype)
 
+        step = None if sync else step
         if batches == 1:
             return [one(payload, 2)]
         return [one(payload.replace("kv", letter), 1) for letter in "kv"]
@@ -47,24 +49,31 @@ def ring_flash_attention(
     with rank.function(name) as sequence:
         for step in range(p):
             moving = []
-            if step + 1 < p:
+            if step + 1 < p and not sync:
                 moving = shift("kv", "forward", number, step + 1, step, "bfloat16")
             attend(rank, at, number, step, at.share(place, step))
+            if step + 1 < p and sync:
+                moving = shift("kv", "forward", number, step + 1, step, "bfloat16")
             rank.wait(*moving)
     yield
     number, returning = rank.new_pass(), list[Work]()
     with rank.node(name + "Backward", sequence):
         for step in range(p):
             moving = []
-            if step + 1 < p:
+            if step + 1 < p and not sync:
                 moving = shift("kv", "backward", number, step + 1, step, "bfloat16")
             attend(rank, at, number, step, at.share(place, step), backward=True)
+            if step + 1 < p and sync:
+                moving = shift("kv", "backward", number, step + 1, step, "bfloat16")
             if returning:
                 rank.wait(*returning)
                 rank.kernel(MERGE, 5_000, op="aten::add")
             rank.wait(*moving)
             beside = step + 1 if step + 1 < p else None
             returning = shift("dkv", "backward", number, step + 1, beside, gradients)
+            if sync:
+                rank.wait(*returning)
+                returning = []
         rank.wait(*returning)
 
 

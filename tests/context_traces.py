@@ -46,6 +46,7 @@ class Case:
     steps: int = 1
     backward: bool = True
     tensor: bool = False  # every rank shares its heads with a tensor-parallel neighbour
+    checkpointed: bool = False  # backward runs each layer's forward again
     data: bool = False  # all ranks sum the gradients of their parameters
     pipeline: bool = False  # the second half of the ranks is a second stage
     style: Style = field(default_factory=Style)
@@ -94,11 +95,8 @@ def train(rank: Rank, case: Case) -> None:
         hand_over(rank, case.ranks, "forward", first=True)
     for _ in range(case.layers):
         rank.spend(case.late.get(rank.number, 0))
-        linear(rank, 60_000)
-        layer = case.implementation(rank, attention_of(case, rank.number))
-        next(layer)
-        running.append(layer)
-        linear(rank, 120_000)
+        running.append(checkpoint(rank, case) if case.checkpointed else layer_of(rank, case))
+        next(running[-1])
         if case.tensor:
             reduce(rank, "forward")
     if case.pipeline:
@@ -107,9 +105,7 @@ def train(rank: Rank, case: Case) -> None:
     for layer in reversed(running if case.backward else []):
         if case.tensor:
             reduce(rank, "backward")
-        linear_backward(rank, 120_000)
         assert next(layer, None) is None
-        linear_backward(rank, 60_000)
     if case.pipeline:
         hand_over(rank, case.ranks, "backward", first=False)
     if case.data:
@@ -122,6 +118,31 @@ def train(rank: Rank, case: Case) -> None:
             50_000,
             op="aten::_fused_adamw_",
         )
+
+
+def layer_of(rank: Rank, case: Case) -> Iterator[None]:
+    """Attention between two linears: forward, then backward."""
+    linear(rank, 60_000)
+    attention = case.implementation(rank, attention_of(case, rank.number))
+    next(attention)
+    linear(rank, 120_000)
+    yield
+    linear_backward(rank, 120_000)
+    next(attention, None)
+    linear_backward(rank, 60_000)
+
+
+def checkpoint(rank: Rank, case: Case) -> Iterator[None]:
+    """The same under activation checkpointing: in backward forward runs once more, for good this time."""
+    with rank.function("CheckpointFunction") as sequence:
+        next(layer_of(rank, case))
+    yield
+    with rank.node("CheckpointFunctionBackward", sequence):
+        again = layer_of(rank, case)
+        rank.repeats = True
+        next(again)
+        rank.repeats = False
+        next(again, None)
 
 
 def attention_of(case: Case, rank: int) -> Attention:
@@ -211,6 +232,7 @@ IMPLEMENTATIONS = (
     ZIGZAG,
     STRIPED,
     RING.but("ring-two-batches", implementation=partial(ring_flash_attention, batches=2)),
+    RING.but("ring-sync", implementation=partial(ring_flash_attention, sync=True)),
     RING.but("ring-bf16-gradients", implementation=partial(ring_flash_attention, gradients="bfloat16")),
     TE_RING,
     TE_RING.but("te-p2p-batched", implementation=partial(transformer_engine, batched=True)),
@@ -260,6 +282,8 @@ AROUND = (
     RING.but(
         "clocks-aligned", data=True, steps=3, write={"clocks": {1: 700_000, 3: -250_000}, "hosts": True}
     ),
+    RING_CAUSAL.but("checkpointed", checkpointed=True),
+    USP.but("usp-checkpointed", checkpointed=True),
     RING.but("late", late={2: 900_000}),
 )
 CASES = (*IMPLEMENTATIONS, *WRITTEN, *AROUND)

@@ -113,7 +113,9 @@ def test_phase(drawn: dict[str, Drawn], name: str) -> None:
         for truth, found in pairs(drawn[name], rank, classified):
             if truth.launched and truth.said.purpose in ("kv", "dkv", "layout"):
                 phase = Phase(classified.activities.phase[found.activity])
-                expected = Phase.BACKWARD if truth.said.phase == "backward" else Phase.FORWARD
+                in_backward = truth.said.phase == "backward" or truth.said.repeated
+                expected = Phase.BACKWARD if in_backward else Phase.FORWARD
+                assert bool(classified.activities.recomputed[found.activity]) == truth.said.repeated
                 # Without operators only attention's kernels tell, and of forward nothing does.
                 told = BY_NAME[name].style.host or expected == Phase.BACKWARD
                 assert phase == (expected if told else Phase.UNKNOWN)
