@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import jsonschema
@@ -247,3 +248,40 @@ def test_the_docs_name_every_profile() -> None:
     text = (Path(__file__).resolve().parent.parent / "docs" / "planning.md").read_text()
     (named,) = re.findall(r"or a profile: `([^`]*)`", text, flags=re.DOTALL)
     assert named.split() == [one.name for one in profiles()]
+
+
+# --- a real run beside its plan -------------------------------------------------------------------------
+
+SMALL = {"seq_len": 64, "hidden": 96, "heads": 8, "kv_heads": 4, "ffn": 256, "micro_batch": 3}
+
+
+@pytest.mark.gloo
+def test_a_real_run_keeps_and_sends_what_its_plan_says(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Four ranks over gloo, a zigzag ring of two with TP + SP inside: saved bytes of a block, and every hop
+    and collective of it, to the byte."""
+    sizes = [part for name, value in SMALL.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    scheme = ("--layout", "zigzag", "--tp", "2", "--inside", "sp", "--save", "shard", "--comm", "async")
+    steps = ("--layers", "2", "--warmup", "1", "--active-steps", "1", "--ranks", "4", "--backend", "gloo")
+    more = ("--projections", "fused", "--vocab", "72", "--dtype", "bf16", "--out", str(tmp_path / "run"))
+    assert main(["run", "ring", *scheme, *sizes, *steps, *more]) == 0
+    capsys.readouterr()
+    made = sp_profiler.plan_long_context(**SMALL, cp=2, tp=2)
+    (planned,) = [one for one in made.schemes if one.label == "ring zigzag + TP + SP"]
+    measured = json.loads((tmp_path / "run" / "run.json").read_text())["saved_tensors"]
+    assert len(measured) == 4
+    for rank in measured.values():
+        kept = [tensor["bytes"] for tensor in rank["tensors"] if tensor["layer"] == 0]
+        assert sum(kept) == planned.decoder_saved_bytes_per_layer
+    report = json.loads((tmp_path / "run" / "report.json").read_text())
+    for rank in range(4):
+        ran = Counter(
+            (one["phase"], one["op"], one["purpose"], one["bytes"])
+            for one in report["collectives"]
+            if one["rank"] == rank and one["layer"] == 0 and one["phase"] in ("forward", "backward")
+        )
+        expected: Counter[tuple[str, str, str, int]] = Counter()
+        for each in planned.transfers or ():
+            expected[each.direction, each.op, each.payload, each.bytes] += each.count
+        assert ran == expected

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 from fractions import Fraction
@@ -11,6 +12,8 @@ from typing import Any
 
 import jsonschema
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import sp_profiler
 from sp_profiler.errors import UsageError
@@ -537,6 +540,61 @@ def test_fewer_key_value_heads_hide_as_the_reason_says() -> None:
     assert eight.is_hidden
     assert eight.is_backward_hidden
     assert not sixteen.is_backward_hidden
+
+
+# --- any size -------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seq_len=st.one_of(st.integers(1, 300_000), st.sampled_from([4096, 65536, 131072, 1_000_000])),
+    heads=st.sampled_from([1, 2, 4, 6, 8, 12, 32, 64, 96]),
+    head_dim=st.sampled_from([1, 8, 128]),
+    groups=st.sampled_from([1, 2, 4, 8]),
+    cp=st.sampled_from([1, 2, 3, 4, 8, 16, 64]),
+    tp=st.sampled_from([None, 1, 2, 3, 8, 16]),
+    node=st.sampled_from([None, 1, 2, 6, 8, 72]),
+    causal=st.booleans(),
+    rates=st.sampled_from(
+        [{}, RATES, {"hardware": "h100-ib"}, {"hardware": "mi300x-xgmi"}, {"hardware": "A100"}]
+    ),
+)
+def test_any_size_is_planned_or_refused_in_one_sentence(
+    seq_len: int,
+    heads: int,
+    head_dim: int,
+    groups: int,
+    cp: int,
+    tp: int | None,
+    node: int | None,
+    causal: bool,
+    rates: dict[str, Any],
+) -> None:
+    asked = {
+        "seq_len": seq_len,
+        "hidden": heads * head_dim,
+        "heads": heads,
+        "kv_heads": max(heads // groups, 1),
+    }
+    try:
+        made = sp_profiler.plan_long_context(
+            **asked, cp=cp, tp=tp, ranks_per_node=node, causal=causal, **rates
+        )
+    except UsageError as error:
+        assert "\n" not in str(error)
+        return
+    jsonschema.validate(json.loads(made.to_json()), json.loads(LONG_CONTEXT_SCHEMA_PATH.read_text()))
+    for one in made.schemes:
+        assert (
+            bool(one.failures) == (one.tokens is None) == (one.saved_bytes is None) == (one.transfers is None)
+        )
+        assert (one.forward is None) == (not rates or bool(one.failures))
+        if one.ring is not None and one.ring.hop_ns is not None:
+            assert one.ring.is_hidden == (one.ring.hidden_hops == one.ring.hops)
+            assert one.ring.exposed_ns == 0 or not one.ring.is_hidden
+    for step in made.recommendation:
+        assert not {"None", "unknown", "nan"} & set(re.findall(r"\w+", step.reason))
+    assert made.recommended is None or made.schemes[made.recommended].is_possible
 
 
 # --- the contract ---------------------------------------------------------------------------------------
