@@ -92,7 +92,14 @@ def test_imbalance_of_an_unknown_layout_is_told_by_what_was_measured() -> None:
     )
     assert one.evidence["measured_ratio"] == round(65 / 113, 4)
     assert str(one.advice).startswith("If the mask is causal")
+    assert "of hops wait for ranks" in one.text
     assert "ring-work-uneven" not in found(unknown_layout(False))
+
+
+def test_uneven_work_over_gathered_keys_is_told_too() -> None:
+    drawn = unknown_layout(None)
+    gathered = replace(drawn, schemes=[replace(one, scheme="all-gather") for one in drawn.schemes])
+    assert "of all-gathers wait for ranks" in found(gathered)["ring-work-uneven"].text
 
 
 def test_a_slow_device_is_not_the_layouts_fault() -> None:
@@ -229,6 +236,8 @@ def test_gathered_keys_that_stay_exposed() -> None:
     schemes = [replace(one, scheme="all-gather") for one in drawn.schemes]
     one = found(ContextParallel(schemes, drawn.hops, [], [], []))["gathered-keys-exposed"]
     assert one.evidence["exposed_ns"] == 4 * 4 * 6 * 200 * US
+    assert one.evidence["exposed_without_waits_ns"] == 4 * 4 * 6 * 170 * US
+    assert "nothing of it is hidden" in one.text
     assert "gathered-keys-exposed" not in found(drawn)
 
 

@@ -120,10 +120,9 @@ def test_a_contiguous_ring_names_imbalance_and_what_it_costs() -> None:
     first, _, balance = said(draw(RINGS["contiguous"]))
     # Forward, of 6 passes: rank 0 waits in hop 2 for rank 3 (2.16 ms); each step's maximum is 2.56 ms.
     assert first == (
-        "Ring attention (contiguous, causal, 4 ranks): computation hides 52 % of its forward hops' time and "
-        "52 % of backward's; 5.04 ms of it per step stay exposed, of which 3.24 ms wait for a peer that had "
-        "more "
-        "attention to compute and 1.80 ms are communication with every peer there."
+        "Ring attention (contiguous, causal, 4 ranks): computation hides 52 % of its forward hops' time "
+        "and 52 % of backward's; 5.04 ms of it per step stay exposed, of which 3.24 ms wait for a peer "
+        "that had more attention to compute and 1.80 ms are communication with every peer there."
     )
     assert balance == (
         "Its ranks' work is 58 % even (counting gives 58 % for contiguous): where every ring step lasts as "
@@ -174,14 +173,12 @@ def test_layout_copies_are_neither_attention_nor_communication() -> None:
     # 8 all-to-alls of 200 us, 30 of them waiting, and 4 copies of 50 us in each of 6 passes and 3 steps
     assert first == (
         "Ulysses (causal, 4 ranks): computation hides nothing of its all-to-alls' time; 3.20 ms of it per "
-        "step stay exposed, of which 2.72 ms are communication with every peer there and 480.0 µs wait for "
-        "a peer that "
-        "came late for another reason."
+        "step stay exposed, of which 2.72 ms are communication with every peer there and 480.0 µs wait "
+        "for a peer that came late for another reason."
     )
     assert copies == (
         "96 copies that bring heads and tokens into the order of the all-to-alls take 400.0 µs per step: "
-        "they "
-        "are neither attention nor communication."
+        "they are neither attention nor communication."
     )
 
 

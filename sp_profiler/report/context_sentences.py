@@ -157,7 +157,8 @@ def _balance(family: Family, basis: Basis) -> str:
     lost = [f"{duration(one.lost_ns)} of a {one.phase} pass" for one in measured if one.lost_ns]
     if not lost:
         return f"{text}."
-    return f"{text}: where every ring step lasts as long as on its slowest rank, a rank loses {listed(lost)}."
+    what = "ring step" if family.is_ring else "pass"
+    return f"{text}: where every {what} lasts as long as on its slowest rank, a rank loses {listed(lost)}."
 
 
 def _even(measured: list[PhaseBalance]) -> str:

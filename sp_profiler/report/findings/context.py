@@ -19,6 +19,7 @@ from sp_profiler.report.context import (
     families,
     larger,
     middle,
+    plural,
 )
 from sp_profiler.report.context_balance_view import even_share
 from sp_profiler.report.findings.facts import EXAMPLES, Facts, finding
@@ -38,6 +39,10 @@ def findings(facts: Facts) -> list[Finding]:
     """Of each kind of scheme what its rules find. None where no context parallelism was found."""
     kinds = families(facts.context_parallel)
     return [one for family in kinds for rule in RULES if (one := rule(facts, family)) is not None]
+
+
+def _ways(family: Family) -> str:
+    return listed([plural(way) for way in family.by_way])
 
 
 def _where(family: Family) -> dict[str, Any]:
@@ -82,8 +87,7 @@ def _contiguous(facts: Facts, family: Family) -> Finding | None:
     option = " (--layout zigzag)" if (facts.workload or {}).get("layout") == "contiguous" else ""
     advice = (
         f"Use the zigzag layout{option}: rank i of p holds chunks i and 2p-1-i of 2p, so that every ring "
-        "step "
-        "has the same work on every rank (balance 1 by counting)."
+        "step has the same work on every rank (balance 1 by counting)."
     )
     evidence = {key: value for key, value in told.items() if value is not None}
     return finding(
@@ -148,8 +152,7 @@ def _unlike_counting(facts: Facts, family: Family) -> Finding | None:
     text = (
         f"Attention is less even than its layout: {worst.phase} is {percent(worst.measured_ratio)} even, "
         f"though counting gives {percent(worst.ideal_ratio)}. Rank {rank} takes {times:.2f} times as long "
-        "per "
-        "score as the median rank."
+        "per score as the median rank."
     )
     return finding(
         "ring-uneven-beyond-layout",
@@ -157,8 +160,7 @@ def _unlike_counting(facts: Facts, family: Family) -> Finding | None:
         text,
         _where(family) | evidence,
         f"Look at rank {rank}'s device (clocks, temperature, other work on it) and at the attention kernel "
-        "it "
-        "runs for blocks with half a mask: the layout is not the reason.",
+        "it runs for blocks with half a mask: the layout is not the reason.",
     )
 
 
@@ -190,8 +192,7 @@ def _hops_too_long(facts: Facts, family: Family) -> Finding | None:
     transfer, attention = told["transfer_ns"], told["attention_ns"]
     text = (
         f"Hops outlast the attention they run under: a {phase} hop takes {duration(transfer)}, the block "
-        "beside "
-        f"it {duration(attention)}; {facts.mean(told['communication_ns'])} stay exposed for it."
+        f"beside it {duration(attention)}; {facts.mean(told['communication_ns'])} stay exposed for it."
     )
     more = f"{transfer / attention:.2f} times as many tokens per rank"
     if "tokens_per_rank_to_hide" in told:
@@ -303,9 +304,8 @@ def _synchronous(facts: Facts, family: Family) -> Finding | None:
     return finding(
         "ring-synchronous",
         "advice",
-        f"Nothing of the ring's hops is hidden: each is waited for before the next block is computed, "
-        "although "
-        f"{facts.mean(hideable)} could run under attention.",
+        "Nothing of the ring's hops is hidden: each is waited for before the next block is computed, "
+        f"although {facts.mean(hideable)} could run under attention.",
         _where(family) | evidence,
         f"Launch each hop before the block in hand is computed and wait after it{option}."
         + (_CPU if facts.is_cpu else ""),
@@ -335,19 +335,17 @@ def _waits(facts: Facts, family: Family) -> Finding | None:
     return finding(
         "ring-late-from-outside",
         "advice",
-        f"{facts.mean(whole.skew_ns)} ({share} of the exposed time of hops) wait for a rank that comes late "
-        "into "
-        f"the ring, not for its share of attention; {facts.mean(most)} of it for rank {rank}.",
+        f"{facts.mean(whole.skew_ns)} ({share} of the exposed time of hops) wait for a rank that comes "
+        f"late into the ring, not for its share of attention; {facts.mean(most)} of it for rank {rank}.",
         _where(family) | evidence,
         f"Look at what rank {rank} does before attention: uneven work outside of it, the host, a slower "
-        "device. "
-        "Another layout of the sequence cannot cure it.",
+        "device. Another layout of the sequence cannot cure it.",
     )
 
 
 def _imbalance(facts: Facts, family: Family) -> Finding | None:
     """Waits for uneven attention of which the layout is not known: with a known one `_contiguous` tells."""
-    whole = family.exposure(way="hop")
+    whole = family.exposure()
     if facts.is_cpu or family.first.layout is not None or family.first.causal is False:
         return None
     known = [b for b in balances(family) if b.measured_ratio is not None and b.measured_ratio < _EVEN]
@@ -363,31 +361,34 @@ def _imbalance(facts: Facts, family: Family) -> Finding | None:
     return finding(
         "ring-work-uneven",
         "advice",
-        f"{facts.mean(whole.imbalance_ns)} of hops wait for ranks that have more attention to compute: "
-        f"{worst.phase} is {percent(worst.measured_ratio)} even.",
+        f"{facts.mean(whole.imbalance_ns)} of {_ways(family)} wait for ranks that have more attention to "
+        f"compute: {worst.phase} is {percent(worst.measured_ratio)} even.",
         _where(family) | evidence,
-        "If the mask is causal, use a layout that divides it evenly: zigzag (rank i of p holds chunks i and "
-        "2p-1-i of 2p) has the same work in every ring step. If documents are packed, give each rank the "
-        "same "
-        "sum of their squared lengths.",
+        "If the mask is causal, use a layout that divides it evenly: zigzag (rank i of p holds chunks i "
+        "and 2p-1-i of 2p) has the same work on every rank. If documents are packed, give each rank the "
+        "same sum of their squared lengths.",
     )
 
 
 def _gathered(facts: Facts, family: Family) -> Finding | None:
     """Keys and values that are gathered before attention begins."""
     whole = family.exposure("forward")
-    if facts.is_cpu or family.first.scheme != "all-gather" or not whole.exposed_ns:
+    moved_ns = whole.communication_ns + whole.unknown_ns  # a wait for a peer no other way would shorten
+    if facts.is_cpu or family.first.scheme != "all-gather" or not moved_ns:
         return None
-    if facts.share_of_time(whole.exposed_ns) < _OF_TIME * 5:
+    if facts.share_of_time(moved_ns) < _OF_TIME * 5:
         return None
-    evidence = {"exposed_ns": whole.exposed_ns, "hidden_ns": whole.hidden_ns}
-    hidden = percent(whole.hidden_ratio)
+    evidence = {
+        "exposed_without_waits_ns": moved_ns,
+        "exposed_ns": whole.exposed_ns,
+        "hidden_ns": whole.hidden_ns,
+    }
+    hidden = f"{percent(whole.hidden_ratio) if whole.hidden_ns else 'nothing'} of it is hidden"
     return finding(
         "gathered-keys-exposed",
         "info",
-        f"Keys and values are gathered before attention needs them: {facts.mean(whole.exposed_ns)} of it "
-        "stay "
-        f"exposed in forward ({hidden} is hidden).",
+        f"Keys and values are gathered before attention needs them: {facts.mean(moved_ns)} stay exposed in "
+        f"forward, waits not counted; {hidden}.",
         _where(family) | evidence,
         "Gather by slices of heads while the slice before computes, or send blocks around a ring under "
         "attention; with grouped key/value heads the gather is short, and a few ranks are cheapest as they "
@@ -414,9 +415,8 @@ def _copies(facts: Facts, family: Family) -> Finding | None:
         f"Copies that bring heads and tokens into the order of the all-to-alls take {facts.mean(copy_ns)}, "
         f"{percent(copy_ns / comm_ns)} of what the all-to-alls take.",
         _where(family) | evidence,
-        "Let the projections write in the order that is sent (head groups outermost), and exchange q, k and "
-        "v in "
-        "one buffer: fewer, larger copies.",
+        "Let the projections write in the order that is sent (head groups outermost), and exchange q, k "
+        "and v in one buffer: fewer, larger copies.",
     )
 
 
