@@ -13,8 +13,8 @@ HOPPER, BLACKWELL, AMPERE = (9, 0), (10, 0), (8, 0)
 @pytest.mark.parametrize(
     ("capability", "mode", "environ", "expected"),
     [
-        ((9, 0), "ring", {}, {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}),
-        ((10, 0), "usp", {}, {}),
+        (HOPPER, "ring", {}, {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}),
+        (BLACKWELL, "usp", {}, {}),
         (HOPPER, "tp", {}, {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}),
         (AMPERE, "sp", {}, {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}),
         (HOPPER, "ddp", {}, {}),  # it would end the overlap of data parallelism
