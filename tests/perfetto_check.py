@@ -2,8 +2,8 @@
 
 `read_export` checks what Perfetto asks of a Chrome trace and gives back the added tracks:
 
-* begin and end events (ph B, E) of a thread pair up, in order of time, also after the arithmetic with which
-  Perfetto reads times (float64 µs, cut to ns); on our tracks no slice lies inside another
+* slices (ph X) of an added thread do not overlap, also as Perfetto reads their times: float64 µs, rounded to
+  ns, which is exact below 2^53 ns and wrong by up to a step and a half of float64 beyond
 * each flow has one start and one end, the start first, both inside a slice of their thread
 * a counter has the same series at every point, whole numbers, and its times rise
 * processes and threads that are added are named, and the trace itself uses none of them
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 from collections import defaultdict
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -50,7 +51,8 @@ class Export:
         """Slices of the tracks of this name and of their further lanes, of the process that ends so."""
         (process,) = [name for name in self.tracks if name.endswith(f", {device}")]
         lanes = self.tracks[process].items()
-        return [bar for name, bars in lanes for bar in bars if name == track or name.startswith(f"{track} (")]
+        bars = [bar for name, bars in lanes for bar in bars if name == track or name.startswith(f"{track} (")]
+        return sorted(bars, key=lambda bar: bar.start)
 
 
 def text_of(path: Path) -> bytes:
@@ -73,8 +75,13 @@ def ns_of(micros: Any) -> int:
     return int(exact)
 
 
-def as_perfetto_reads(micros: Any) -> int:
-    return int(float(micros) * 1000.0)
+def safe_gap_ns(micros: Any) -> float:
+    """How far apart slices must be that Perfetto may not take for overlapping."""
+    exact = ns_of(micros)
+    if abs(exact) < 2**53:
+        assert round(float(micros) * 1000.0) == exact
+        return 0
+    return 3 * math.ulp(float(micros)) * 1000
 
 
 def read_export(path: Path) -> Export:
@@ -100,8 +107,8 @@ def _names(export: Export) -> dict[tuple[str, Any], str]:
     processes: dict[Any, str] = {}
     threads: dict[Any, tuple[Any, str]] = {}
     for event in export.added:
-        assert event["ph"] in "MBECsf"
-        if event["ph"] in "MBEC":
+        assert event["ph"] in "MXCsf"
+        if event["ph"] in "MXC":
             for number in (event["pid"], event["tid"]):
                 assert type(number) is int
                 assert str(number) not in taken
@@ -126,30 +133,26 @@ def _names(export: Export) -> dict[tuple[str, Any], str]:
 
 
 def _slices(export: Export, names: dict[tuple[str, Any], str]) -> None:
-    open_on: dict[Any, Any] = {}
-    last: dict[Any, tuple[int, int]] = {}
+    for what, key in names:
+        if what == "process":
+            export.tracks[names[what, key]] = {}
+    last: dict[Any, int] = {}
     for what, thread in names:
         if what == "thread":
-            process = names["process", thread[0]]
-            tracks = export.tracks.setdefault(process, {})
+            tracks = export.tracks[names["process", thread[0]]]
             assert names[what, thread] not in tracks, "tracks of a process have names of their own"
             tracks[names[what, thread]] = []
     for event in export.added:
-        if event["ph"] not in "BE":
-            continue
-        thread = (event["pid"], event["tid"])
-        now = (ns_of(event["ts"]), as_perfetto_reads(event["ts"]))
-        before = last.get(thread, now)
-        assert all(a <= b for a, b in zip(before, now, strict=True)), "events of a track are in order of time"
-        last[thread] = now
-        if event["ph"] == "B":
-            assert open_on.get(thread) is None, "slices of a track do not overlap"
-            open_on[thread] = event
-        else:
-            begin = open_on.pop(thread)
-            bar = Bar(ns_of(begin["ts"]), now[0], begin["name"], begin["args"])
+        if event["ph"] == "X":
+            thread = (event["pid"], event["tid"])
+            start, dur = ns_of(event["ts"]), ns_of(event["dur"])
+            assert dur >= 0
+            gap = start - last.get(thread, -(2**70))
+            assert gap >= safe_gap_ns(event["ts"]), "slices of a track do not overlap"
+            last[thread] = start + dur
+            assert list(event["args"]) == ["report"]
+            bar = Bar(start, start + dur, event["name"], event["args"]["report"])
             export.tracks[names["process", thread[0]]][names["thread", thread]].append(bar)
-    assert not open_on, "every slice ends"
 
 
 def _counters(export: Export, names: dict[tuple[str, Any], str]) -> None:
@@ -193,18 +196,11 @@ def _spans(export: Export) -> dict[Any, dict[int, list[tuple[int, int]]]]:
         if event["ph"] in "sf":
             instants[str(event["pid"]), str(event["tid"])].add(ns_of(event["ts"]))
     spans: dict[Any, list[tuple[int, int]]] = defaultdict(list)
-    for event in export.original:
+    for event in (*export.original, *export.added):
         thread = (str(event.get("pid")), str(event.get("tid")))
         if event.get("ph") == "X" and thread in instants:
             start = ns_of(event["ts"])
             spans[thread].append((start, start + ns_of(event["dur"])))
-    begun: dict[Any, int] = {}
-    for event in export.added:
-        thread = (str(event["pid"]), str(event["tid"]))
-        if event["ph"] == "B":
-            begun[thread] = ns_of(event["ts"])
-        elif event["ph"] == "E":
-            spans[thread].append((begun.pop(thread), ns_of(event["ts"])))
     found: dict[Any, dict[int, list[tuple[int, int]]]] = {}
     for thread, asked in instants.items():
         by_instant: dict[int, list[tuple[int, int]]] = defaultdict(list)

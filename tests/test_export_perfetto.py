@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import json
+import shutil
 from collections import Counter, defaultdict
 from fractions import Fraction
 from pathlib import Path
@@ -14,7 +14,7 @@ import pytest
 from conftest import SHARED
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from perfetto_check import Bar, Export, read_export, strictly_parsed, text_of
+from perfetto_check import Bar, Export, read_export, text_of
 
 import sp_profiler
 from sp_profiler.analysis.results import RankFigures, StepFigures
@@ -82,6 +82,8 @@ def test_times_of_the_epoch_lose_nothing(tmp_path: Path) -> None:
     base = EPOCH_US * 1000
     exposed = [(bar.start - base, bar.end - base) for bar in export.bars("GPU 0", "exposed")]
     assert exposed == [(100_000, 120_000), (120_000, 150_000), (150_000, 170_500)]
+    # Perfetto cannot tell that they only touch, and would drop the second.
+    assert {"exposed", "exposed (2)"} < set(export.tracks["sp-profile: rank 0, GPU 0"])
 
 
 def test_base_time_is_the_files_not_the_events(tmp_path: Path) -> None:
@@ -224,40 +226,34 @@ def test_demo(name: str, tmp_path: Path) -> None:
 
 
 def unchanged(old: Path, new: Path) -> None:
-    """What the trace was is in the new text byte for byte, around one stretch of ours; tools see no other."""
+    """Without one stretch the new text is the old one, byte for byte; what it holds is checked elsewhere."""
     before, after = text_of(old), text_of(new)
-    cut = before.rindex(b"]", 0, _list_end(before) + 1)
-    tail = len(before) - cut
-    digest = hashlib.sha256
-    assert digest(before[:cut]).digest() == digest(after[:cut]).digest()
-    assert digest(before[cut:]).digest() == digest(after[-tail:]).digest()
-    document = strictly_parsed(after)
-    if isinstance(document, dict):
-        original = strictly_parsed(before)
-        ours = [e for e in document["traceEvents"] if e.get("cat") == "sp-profile"]
-        assert document["traceEvents"][: -len(ours) or None] == original["traceEvents"]
-        assert {**document, "traceEvents": []} == {**original, "traceEvents": []}
+    added = len(after) - len(before)
+    cut = _shared_bytes(before, after)
+    digest = hashlib.sha256(after[:cut])
+    digest.update(after[cut + added :])
+    assert digest.digest() == hashlib.sha256(before).digest()
+    assert after[cut : cut + added].count(b'"cat":"sp-profile"') == after.count(b'"cat":"sp-profile"') > 0
 
 
-def _list_end(text: bytes) -> int:
-    """The place of the `]` that ends the events, found by trying: what is before it is whole with it."""
-    start = text.index(b"[", text.index(b'"traceEvents"') if text.lstrip()[:1] == b"{" else 0)
-    decoder = json.JSONDecoder()
-    decoded = text.decode("utf-8")
-    _, end = decoder.raw_decode(decoded, len(text[:start].decode("utf-8")))
-    return len(decoded[:end].encode()) - 1
+def _shared_bytes(one: bytes, other: bytes) -> int:
+    """How many bytes both begin with."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if one[:middle] == other[:middle] else (low, middle - 1)
+    return low
 
 
 @pytest.mark.shared
-@pytest.mark.parametrize("rule", ["step", "trace"])
 @pytest.mark.parametrize("name", CORPUS)
-def test_corpus(shared: Path, name: str, rule: str, tmp_path: Path) -> None:
+def test_corpus(shared: Path, name: str, tmp_path: Path) -> None:
     source = shared / "corpus" / name
+    rule = "step" if name.startswith(("resnet_ddp", "toy", "dlrm_v100_8ranks/worker0")) else "trace"
     report = sp_profiler.analyze(source, window=rule)
     (new,) = exported(source, tmp_path, rule=rule).values()
     check_figures(read_export(new), report, report.ranks[0].rank)
-    if rule == "trace":
-        unchanged(source, new)
+    unchanged(source, new)
 
 
 @pytest.mark.shared
@@ -270,29 +266,40 @@ def test_eight_ranks(shared: Path, tmp_path: Path) -> None:
         check_figures(read_export(new), report, decode_trace(path).rank)
 
 
+def same_analysis(source: Path, folder: Path) -> None:
+    """What reads the new trace finds in it what it finds in the old: our own analysis is the example."""
+    folder.mkdir()
+    new = exported(source, folder)
+    before, after = sp_profiler.analyze(source), sp_profiler.analyze(folder)
+    assert len(new) == len(before.run.ranks)
+    assert before.totals == after.totals
+    assert before.steps == after.steps
+    assert list(before.collectives) == list(after.collectives)
+    assert (before.memory is None) == (after.memory is None)
+    if before.memory is not None and after.memory is not None:
+        assert before.memory.peak_by_category == after.memory.peak_by_category
+    told = {
+        (entry.code, entry.count) for entry in before.data_quality if entry.severity in ("loss", "repair")
+    }
+    assert told == {
+        (entry.code, entry.count) for entry in after.data_quality if entry.severity in ("loss", "repair")
+    }
+
+
+def test_the_new_trace_is_analysed_alike(tmp_path: Path) -> None:
+    """Annotated ranks on the CPU, whose communication is told by name."""
+    copy = tmp_path / "old"
+    copy.mkdir()
+    for path in (DEMO / "tp-async").glob("*.gz"):
+        shutil.copy(path, copy)
+    same_analysis(copy, tmp_path / "new")
+
+
 @pytest.mark.shared
 @pytest.mark.parametrize("name", ["resnet_ddp_mi300x_rank0_of_8", "gloo_rank34_of_300", "bert_h100"])
-def test_other_tools_read_what_they_read_before(shared: Path, name: str, tmp_path: Path) -> None:
-    """Our own decoder and analysis, as an example of what reads complete events."""
+def test_real_traces_are_analysed_alike(shared: Path, name: str, tmp_path: Path) -> None:
     (source,) = (shared / "corpus" / name).glob("*.gz")
-    new = tmp_path / source.name.removesuffix(".gz")
-    (files,) = find_runs([str(source)])
-    export_run(files, {str(source): new})
-    old_trace, new_trace = decode_trace(str(source)), decode_trace(str(new))
-    for column in ("events", "memory"):
-        for field in vars(getattr(old_trace, column)):
-            old, now = getattr(getattr(old_trace, column), field), getattr(getattr(new_trace, column), field)
-            if old.dtype.kind != "i" or field not in _CODES:
-                assert (old == now).all(), field
-            else:
-                words = ([old_trace.strings[c] for c in old], [new_trace.strings[c] for c in now])
-                assert words[0] == words[1], field
-    before, after = sp_profiler.analyze(source), sp_profiler.analyze(new)
-    assert before.totals == after.totals
-    assert list(before.collectives) == list(after.collectives)
-
-
-_CODES = ("name", "pid", "tid", "dims", "strides", "types", "concrete")
+    same_analysis(source, tmp_path / "new")
 
 
 # --- any small trace -----------------------------------------------------------------------------------
@@ -326,7 +333,7 @@ def traces(draw: st.DrawFn) -> TraceWriter:
     return writer
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(writer=traces(), rule=st.sampled_from(("step", "trace")))
 def test_any_small_trace(tmp_path: Path, writer: TraceWriter, rule: str) -> None:
     source = drawn(tmp_path, writer, "a.json")

@@ -1,15 +1,17 @@
 """Tracks as events of the Chrome trace format, in the form that ui.perfetto.dev reads without loss.
 
-Slices are pairs of begin and end events (ph B, E), not complete ones (ph X). Perfetto reads the µs of an
-event as float64 and cuts them to ns, so that of two complete events that touch the second may begin before
-the first ends; one of them is then dropped. Begin and end of one instant stay in the order of the file. And
-what reads activities (HTA, this tool) reads complete events only: it finds in the new file what it found in
-the old.
+Slices are complete events (ph X). Perfetto drops one that begins before another of its thread ends and
+ends after it, and it reads times as float64 µs, rounded to ns. That is exact below 2^53 ns. Times of the
+epoch lie beyond: there a slice may move by some steps of float64, so that two which only touch may
+overlap, and slices that are not a safe distance apart get threads of their own (`exposed`, `exposed (2)`,
+...). Our arguments lie under one key, because tools take some names in `args` (stream, device) for a
+kernel's.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -21,6 +23,9 @@ from sp_profiler.trace.write import ns_to_text
 
 _FIRST_ID = 900_000_001
 """Processes and threads are numbered from here on, far above what systems and devices use."""
+_EXACT_NS = 1 << 53
+_STEPS_APART = 4
+"""Both slices may be read one step of float64 away, and multiplying by 1000 rounds again."""
 LINK = "partner"
 """Name of the flow from a collective to what it should hide under."""
 
@@ -52,21 +57,32 @@ class _Writer:
         # Above everything else: what the profiler writes has sort indices of 0 and more.
         yield _named("process_sort_index", pid, pid, sort_index=place - 1000)
         for number, track in enumerate(device.tracks):
-            tid = next(self._numbers)
-            yield _named("thread_name", pid, tid, name=track.name)
-            yield _named("thread_sort_index", pid, tid, sort_index=number)
+            lanes: list[tuple[int, int]] = []  # tid, and from when on it is free
             for one in track.slices():
+                place = self._lane(one, lanes)
+                if place == len(lanes):
+                    lanes.append((next(self._numbers), 0))
+                    yield from _thread(pid, lanes[-1][0], track.name, place, 100_000 * number + place)
+                tid = lanes[place][0]
+                lanes[place] = (tid, one.end_ns)
                 yield from self._slice(one, pid, tid)
         for counter in device.counters:
             for time_ns, values in counter.points():
                 args = dict(zip(counter.series, values, strict=True))
                 yield self._event("C", time_ns, pid, pid, name=counter.name, args=args)
 
+    def _lane(self, one: Slice, lanes: Sequence[tuple[int, int]]) -> int:
+        """The place of the first lane on which the slice is safe, that of a new one where none is."""
+        begins = one.start_ns - self._base
+        apart = 0 if abs(begins) < _EXACT_NS else math.ceil(_STEPS_APART * math.ulp(begins / 1000) * 1000)
+        return next((i for i, (_, end) in enumerate(lanes) if end + apart <= one.start_ns), len(lanes))
+
     def _slice(self, one: Slice, pid: int, tid: int) -> Iterator[bytes]:
-        yield self._event("B", one.start_ns, pid, tid, name=one.name, args=one.args)
+        dur = msgspec.Raw(ns_to_text(one.end_ns - one.start_ns).encode())
+        args = {"report": one.args}
+        yield self._event("X", one.start_ns, pid, tid, dur=dur, name=one.name, args=args)
         if one.link is not None:
             yield from self._flow(one, one.link, pid, tid)
-        yield self._event("E", one.end_ns, pid, tid)
 
     def _flow(self, one: Slice, link: Link, pid: int, tid: int) -> Iterator[bytes]:
         """Both ends stand where a slice begins, so no rounding moves them out; the earlier is first."""
@@ -84,6 +100,11 @@ class _Writer:
     def _event(self, phase: str, time_ns: int, pid: Any, tid: Any, **more: Any) -> bytes:
         time = msgspec.Raw(ns_to_text(time_ns - self._base).encode())
         return _encode({"ph": phase, "cat": CATEGORY, "ts": time, "pid": pid, "tid": tid, **more})
+
+
+def _thread(pid: int, tid: int, name: str, lane: int, sort_index: int) -> Iterator[bytes]:
+    yield _named("thread_name", pid, tid, name=name if lane == 0 else f"{name} ({lane + 1})")
+    yield _named("thread_sort_index", pid, tid, sort_index=sort_index)
 
 
 def _named(what: str, pid: int, tid: int, **args: Any) -> bytes:

@@ -1,14 +1,12 @@
 """What is added to the trace of one rank: tracks of slices, links and counters, before they are text.
 
-Times are int nanoseconds of the rank's axis. Slices of a track are sorted and do not overlap.
+Times are int nanoseconds of the rank's axis.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -64,7 +62,8 @@ class Slice:
 
 @dataclass(frozen=True)
 class Track:
-    """One lane. `slices` makes them anew each time, so that a million of them need not be held."""
+    """Slices of one kind in order of start, which may overlap. They are made as they are asked for: a million
+    need not be held."""
 
     name: str
     slices: Callable[[], Iterator[Slice]]
@@ -127,12 +126,13 @@ def _device(
     exposed = exposed_pieces(stretches, _waits(stretches, mine))
     by_role = np.array([[step.overlapped_by_role_ns[role] for role in ROLES] for step in steps], np.int64)
     overlapped = overlapped_pieces(device_sets(classified.activities, rows), windows, by_role)
+    links = _links(trace, classified, rows, mine)
     _check(figures, exposed, overlapped)
     return (
         Track("steps", lambda: _steps(steps)),
         Track("exposed", lambda: _exposed(exposed, stretches, mine, ids, windows)),
         Track("overlapped by role", lambda: _overlapped(overlapped, windows)),
-        *_lanes(trace, classified, rows, mine, ids),
+        Track("collectives", lambda: _collectives(mine, ids, links)),
     )
 
 
@@ -205,51 +205,19 @@ def _overlapped(pieces: OverlappedPieces, windows: Windows) -> Iterator[Slice]:
         yield Slice(start, end, " + ".join(roles), _told(args))
 
 
-def _lanes(
-    trace: Trace, classified: Classified, rows: Int64, mine: Collectives, ids: Sequence[int]
-) -> list[Track]:
-    """The collectives, those that run at the same time on lanes of their own."""
-    starts = mine.numbers("start_ns").values
-    lane = lanes_of(starts, starts + mine.numbers("dur_ns").values)
-    links = _links(trace, classified, rows, mine)
-    tracks: list[Track] = []
-    for number in range(int(lane.max(initial=-1)) + 1):
-        here = np.flatnonzero(lane == number)
-        name = "collectives" if number == 0 else f"collectives ({number + 1})"
-        tracks.append(Track(name, partial(_collectives, mine, ids, links, here)))
-    return tracks
-
-
-def lanes_of(start: Int64, end: Int64) -> Int64:
-    """The lowest lane for each interval such that no two of one lane overlap; they are sorted by start."""
-    lane = np.zeros(len(start), np.int64)
-    free: list[int] = []
-    running: list[tuple[int, int]] = []  # end, lane
-    used = 0
-    for i, (begins, ends) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
-        while running and running[0][0] <= begins:
-            heapq.heappush(free, heapq.heappop(running)[1])
-        if free:
-            lane[i] = heapq.heappop(free)
-        else:
-            lane[i], used = used, used + 1
-        heapq.heappush(running, (ends, int(lane[i])))
-    return lane
-
-
-def _collectives(
-    mine: Collectives, ids: Sequence[int], links: Sequence[Link | None], rows: Int64
-) -> Iterator[Slice]:
-    """Those of these rows."""
-    for row, one in zip(rows.tolist(), mine.take(rows), strict=True):
+def _collectives(mine: Collectives, ids: Sequence[int], links: Sequence[Link | None]) -> Iterator[Slice]:
+    for row, one in enumerate(mine):
         args = _told({**asdict(one), "id": ids[row]})
         yield Slice(one.start_ns, one.start_ns + one.dur_ns, _title(one), args, links[row])
 
 
 def _title(one: CollectiveFigures) -> str:
-    """`all_reduce 4.00 MiB tp[0,1]`, without what is not known."""
-    parts = (one.op or one.kernel, None if one.bytes is None else size(one.bytes), one.group)
-    return " ".join(part for part in parts if part) or "communication"
+    """`all_reduce 4.00 MiB tp[0,1]`, without what is not known.
+
+    Never the kernel's name: who reads the new trace by names would count it twice.
+    """
+    parts = (one.op or "communication", None if one.bytes is None else size(one.bytes), one.group)
+    return " ".join(part for part in parts if part)
 
 
 def _links(trace: Trace, classified: Classified, rows: Int64, mine: Collectives) -> list[Link | None]:
