@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import time
 import traceback
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
 import dash_mantine_components as dmc
-from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
+from dash import ALL, ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from dashboards import downloads, parts
 from dashboards.state import VIEWS, parse
@@ -29,7 +30,7 @@ TITLES = {
     "compare": "Compare",
 }
 
-_POLL_MS = 600
+_PATIENCE_S = 1.2  # a run that is there within this time is shown at once, without a word of waiting
 
 _DARK = ["e6eaf0", "c3cad4", "a3adbb", "7b8797", "2c3542", "242d39", "1f2732", "161c25", "11161d", "0e1319"]
 """Mantine's shades of a dark page, from ink to ground, to match the palette of reports."""
@@ -81,7 +82,9 @@ def _layout(store: Store) -> dmc.MantineProvider:
             dcc.Location(id="url", refresh="callback-nav"),
             dcc.Store(id="scheme"),
             dcc.Store(id="shown"),
-            dcc.Interval(id="poll", interval=_POLL_MS, disabled=True),
+            dcc.Store(id="again"),
+            dcc.Store(id="poll"),
+            dcc.Store(id="waiting"),
             html.Header(
                 [
                     html.Span("sp-profile", className="brand"),
@@ -148,6 +151,8 @@ def _navigation(app: Dash) -> None:
         prevent_initial_call=True,
     )
 
+    app.clientside_callback(here("later"), Output("waiting", "data"), Input("again", "data"))
+
     @app.callback(Output("keys", "opened"), Input("help", "n_clicks"), prevent_initial_call=True)
     def _open(_: int | None) -> bool:
         return True
@@ -158,28 +163,30 @@ def _page(app: Dash, store: Store, settings: Settings, views: dict[str, ModuleTy
         Output("which", "children"),
         Output("actions", "children"),
         Output("content", "children"),
-        Output("poll", "disabled"),
+        Output("again", "data"),
         Output("shown", "data"),
         Input("url", "search"),
         Input("scheme", "data"),
-        Input("poll", "n_intervals"),
+        Input("poll", "data"),
         State("shown", "data"),
     )
     def _show(search: str | None, scheme: str | None, _: int | None, shown: Any) -> tuple[Any, ...]:
         state = replace(parse(search), theme="dark" if scheme == "dark" else "light")
         ref = store.ref(state.run)
         if ref is None:
-            return _which(store, None, None), None, _no_run(store, state, settings), True, None
-        found = store.ask(ref)
+            return _which(store, None, None), None, _no_run(store, state, settings), None, None
+        is_poll = ctx.triggered_id == "poll"
+        found = store.ask(ref, wait_s=0 if is_poll else _PATIENCE_S)
         if isinstance(found, Reading):
-            return _which(store, ref, None), None, _reading(ref, found), False, None
+            which = no_update if is_poll else _which(store, ref, None)
+            return which, None, _reading(ref, found), time.monotonic(), None
         if isinstance(found, Failed):
             failed = parts.notice(f"{visible(ref.name)} cannot be shown", visible(found.text), kind="bad")
-            return _which(store, ref, None), None, failed, True, None
+            return _which(store, ref, None), None, failed, None, None
         view = views[state.view]
         key = repr((state.view, ref.id, id(found), state.theme, getattr(view, "key", _no_key)(found, state)))
         if key == shown:
-            return no_update, no_update, no_update, True, no_update
+            return no_update, no_update, no_update, None, no_update
         try:
             content = view.layout(store, found, state)
         except Exception:  # noqa: BLE001 - one view that fails leaves the others
@@ -188,7 +195,7 @@ def _page(app: Dash, store: Store, settings: Settings, views: dict[str, ModuleTy
                 "This is a defect of sp-profile; what it was doing is on the terminal. The other views work."
             )
             content = parts.notice("This view failed", told, kind="bad")
-        return _which(store, ref, found), downloads.menu(found), content, True, key
+        return _which(store, ref, found), downloads.menu(found), content, None, key
 
 
 def _no_key(opened: Opened, state: Shown) -> Any:

@@ -98,7 +98,10 @@ def details(store: Store, opened: Opened, state: State) -> html.Section | None:
         return None
     group = "unknown group" if one.group is None else short_group(one.group)
     title = visible(f"{op_name(one.op)} · {group}")
-    close = html.Button("Close", id={"unpick": "x"}, className="plain")
+    close: list[Any] = [html.Button("Close", id={"unpick": "x"}, className="plain")]
+    if state.view != "timeline":
+        there = link(state, view="timeline", rank=one.rank, t=None, ranks=())
+        close.insert(0, dcc.Link("Timeline", href=there, className="plain"))
     rank = rank_of(opened, one)
     lanes = None if rank is None else store.lanes(opened, rank)
     where = f"rank {one.rank}" if one.rank is not None else "rank unknown"
@@ -110,7 +113,9 @@ def details(store: Store, opened: Opened, state: State) -> html.Section | None:
         *_meanwhile(lanes, one),
     ]
     children += _others(opened, one, state)
-    return parts.panel(title, f"{where}{step}, #{one.id}", *children, tools=close)
+    return parts.panel(
+        title, f"{where}{step}, #{one.id}", *children, tools=html.Span(close, className="buttons")
+    )
 
 
 def _facts(one: CollectiveFigures) -> list[tuple[str, Any]]:

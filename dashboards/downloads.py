@@ -26,9 +26,9 @@ def menu(opened: Opened) -> list[Any]:
     return [html.Details([html.Summary("Export"), html.Div(links, className="links")], className="menu")]
 
 
-def csv_link(opened: Opened, table: str) -> html.A:
+def csv_link(opened: Opened, table: str, text: str = "CSV") -> html.A:
     """A link to one table as CSV, beside it."""
-    return html.A("CSV", href=f"/export/{opened.ref.id}/table/{table}", className="plain", download="",
+    return html.A(text, href=f"/export/{opened.ref.id}/table/{table}", className="plain", download="",
                   title=f"all rows of {table}")  # fmt: skip
 
 

@@ -110,6 +110,8 @@ def graph(name: str, plot: Mapping[str, Any], theme: str, *, label: str = "") ->
     config: Any = (GRAPH if is_quiet else ZOOMED) | {
         "toImageButtonOptions": {"format": "svg", "filename": name}
     }
+    if not is_quiet:  # the mode bar has a line of its own
+        layout["margin"] = {**layout.get("margin", {}), "t": max(layout.get("margin", {}).get("t", 0), 34)}
     height = layout.get("height", 300)
     return html.Div(
         [
@@ -177,19 +179,28 @@ def table_panel(table: Table, theme: str, tools: Any = None) -> html.Section:
     return panel(table.title, table.note, grid(table, theme), width="wide", tools=tools)
 
 
+_FEW = 5  # columns that share the whole width; more get what they need
 _NUMERIC = ("int", "ms", "us", "ratio", "bytes", "mib", "number")
 
 
 def grid(table: Table, theme: str, height: int | None = None, **options: Any) -> dag.AgGrid:
     """A table that sorts and filters. Values stay numbers; the page formats them."""
-    rows = [
-        {str(place): _cell(table.columns[place], value) for place, value in enumerate(row)}
-        for row in table.rows
-    ]
+    rows = row_data(table)
     most = 14
-    height = height or 44 + 34 * min(max(len(rows), 1), most) + 14
+    height = height or 40 + 32 * min(max(len(rows), 2), most)
     columns = [column_def(str(place), column) for place, column in enumerate(table.columns)]
     return grid_of(f"grid-{table.id}", columns, rows, theme, height, **options)
+
+
+def row_data(table: Table) -> list[dict[str, Any]]:
+    """The rows as ag-grid takes them: by the place of the column."""
+    return [
+        {
+            str(place): _cell(column, value)
+            for place, (column, value) in enumerate(zip(table.columns, row, strict=True))
+        }
+        for row in table.rows
+    ]
 
 
 def grid_of(
@@ -209,14 +220,13 @@ def grid_of(
         "enableCellTextSelection": True,
         "ensureDomOrder": True,
         "tooltipShowDelay": 300,
-        "overlayNoRowsTemplate": "nothing matches",
     } | options.pop("inner", {})
     return dag.AgGrid(
         id=name,
         columnDefs=columns,
         rowData=rows,
         defaultColDef={"sortable": True, "resizable": True, "filter": True, "minWidth": 84},
-        columnSize="autoSize",
+        columnSize="autoSize" if len(columns) > _FEW else "responsiveSizeToFit",
         dashGridOptions=inner,
         style={"height": f"{height}px", "width": "100%"},
         **options,
@@ -261,6 +271,7 @@ def _grid_theme(theme: str) -> str:
         "oddRowBackgroundColor": look["paper"],
         "rowHoverColor": soft,
         "browserColorScheme": theme,
+        "fontFamily": "inherit",
         "fontSize": 13,
         "headerFontSize": 12,
         "wrapperBorderRadius": 8,

@@ -39,6 +39,12 @@
     return [theme, theme];
   }
 
+  /* While a run is read the server is asked again, each time after its last answer. */
+  function later(again) {
+    if (again) window.setTimeout(() => dash_clientside.set_props("poll", { data: again }), 500);
+    return dash_clientside.no_update;
+  }
+
   function toggle(clicks, search) {
     if (!clicks) return dash_clientside.no_update;
     const params = new URLSearchParams(search);
@@ -125,6 +131,17 @@
     return replaced(params, search);
   }
 
+  /* A cell or point that stands for a collective leads to it. */
+  function toTimeline(click, search) {
+    const data = click && click.points && click.points[0] && click.points[0].customdata;
+    if (!Array.isArray(data) || data[0] === null || data[0] < 0) return dash_clientside.no_update;
+    const params = new URLSearchParams(search);
+    params.set("view", "timeline");
+    params.set("pick", String(data[0]));
+    for (const name of ["rank", "t", "ranks"]) params.delete(name);
+    return written(params);
+  }
+
   function unpick(clicks, search) {
     if (!clicks || !clicks.some(Boolean)) return dash_clientside.no_update;
     const params = new URLSearchParams(search);
@@ -152,7 +169,7 @@
   }
 
   window.dash_clientside = Object.assign({}, window.dash_clientside, {
-    sp: { go, scheme, tabs, toggle, zoom, pick, move, pickRow, unpick },
+    sp: { go, later, scheme, tabs, toggle, zoom, pick, move, pickRow, unpick, toTimeline },
   });
 
   /* --- numbers of tables, as `report.format.cell_text` writes them ----------------------------------- */
@@ -166,7 +183,8 @@
   const UNIT = { ms: 1e6, us: 1e3, ratio: 0.01 };
 
   function percent(value) {
-    const shown = value * 100;
+    const shown = Math.abs(value * 100);
+    if (value < 0) return `−${percent(-value)}`;
     if (shown === 0 || shown === 100) return shown.toFixed(0);
     if (shown > 0 && shown < 0.1) return "<0.1";
     if (shown >= 99 && shown < 100) return Math.min(shown, 99.9).toFixed(1);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
 
 from dashboards import parts
-from dashboards.collective import clock_shifts, details, picked
+from dashboards.collective import clock_shifts, details, picked, rank_of
 from dashboards.state import State as Shown
 from dashboards.state import link, parse
 from dashboards.store import Opened, RankRef, Store
@@ -41,11 +42,11 @@ class Window:
 
 
 def key(opened: Opened, state: Shown) -> Any:
-    return (_first(opened, state), state.ranks)
+    return (first_rank(opened, state), state.ranks)
 
 
 def layout(store: Store, opened: Opened, state: Shown) -> list[Any]:
-    first = _first(opened, state)
+    first = first_rank(opened, state)
     if first is None or not len(store.lanes(opened, first)):
         return [parts.notice("Nothing ran", "This trace holds no activity that could be drawn.")]
     figure, axis, told = draw(store, opened, state)
@@ -61,7 +62,7 @@ def layout(store: Store, opened: Opened, state: Shown) -> list[Any]:
     main = parts.panel(
         "Timeline", text, html.Div(parts.legend(figure["data"]), id="timeline-legend"),
         html.Div(graph, className="plot", role="img", **parts.attrs({"aria-label": "timeline"})),
-        html.P(told, id="timeline-told", className="note"), tools=_buttons(),
+        html.P(told, id="timeline-told", className="note"), tools=buttons("timeline", MOVES),
     )  # fmt: skip
     under = html.Div(_under(store, opened, state), id="pick", className="split")
     return [_bar(opened, state, first), main, under, dcc.Store(id="axis", data=axis)]
@@ -69,7 +70,7 @@ def layout(store: Store, opened: Opened, state: Shown) -> list[Any]:
 
 def _under(store: Store, opened: Opened, state: Shown) -> list[Any]:
     """Below the timeline: the most exposed collectives in view, and the picked one."""
-    first = _first(opened, state)
+    first = first_rank(opened, state)
     found = None if first is None else _in_view(store, opened, first, state)
     return [one for one in (found, details(store, opened, state)) if one is not None]
 
@@ -106,11 +107,14 @@ def _line(one: CollectiveFigures, window: Window, state: Shown) -> html.Tr:
     return html.Tr([*cells, html.Td(cause)], className="here" if one.id == state.pick else "")
 
 
-def _first(opened: Opened, state: Shown) -> RankRef | None:
-    """The rank that is asked for, else the one of the drawn step, else the first."""
+def first_rank(opened: Opened, state: Shown) -> RankRef | None:
+    """The rank asked for, else that of the picked collective, else the drawn step's, else the first."""
     asked = next((rank for rank in opened.ranks if rank.rank == state.rank), None)
     if state.rank is not None and asked is not None:
         return asked
+    one = picked(opened, state) if state.rank is None else None
+    if one is not None and rank_of(opened, one) is not None:
+        return rank_of(opened, one)
     drawn = opened.report.timeline
     found = next((rank for rank in opened.ranks if drawn is not None and rank.rank == drawn.rank), None)
     return found or next(iter(opened.ranks), None)
@@ -146,7 +150,7 @@ def _bar(opened: Opened, state: Shown, first: RankRef) -> html.Div | None:
     return html.Div([rank, beside], className="bar")
 
 
-_MOVES = (
+MOVES = (
     ("left", "◀", "left (a)"),
     ("right", "▶", "right (d)"),
     ("in", "+", "closer (w)"),
@@ -156,10 +160,17 @@ _MOVES = (
 )
 
 
-def _buttons() -> html.Span:
+def buttons(of: str, moves: Sequence[tuple[str, str, str]]) -> html.Span:
+    """Buttons that move the window; the page's script answers to them."""
     made = [
-        html.Button(text, id={"move": how}, className="plain", title=title, **parts.attrs({"data-move": how}))
-        for how, text, title in _MOVES
+        html.Button(
+            text,
+            id={"move": how, "of": of},
+            className="plain",
+            title=title,
+            **parts.attrs({"data-move": how}),
+        )
+        for how, text, title in moves
     ]
     return html.Span(made, className="buttons")
 
@@ -187,7 +198,7 @@ def window_of(opened: Opened, lanes: Lanes, state: Shown) -> Window:
 
 def draw(store: Store, opened: Opened, state: Shown) -> tuple[dict[str, Any], dict[str, Any], str]:
     """The figure, where its axis lies (for the page's script), and a line that says what is drawn."""
-    first = _first(opened, state)
+    first = first_rank(opened, state)
     assert first is not None
     lanes = store.lanes(opened, first)
     window = window_of(opened, lanes, state)
@@ -200,7 +211,7 @@ def draw(store: Store, opened: Opened, state: Shown) -> tuple[dict[str, Any], di
         "end": window.end_ns - window.zero_ns,
         "binned": is_binned(ranks),
     }
-    return figure, axis, _told(ranks, window)
+    return figure, axis, told_of(ranks, window.end_ns - window.start_ns)
 
 
 def drawn_ranks(
@@ -235,9 +246,10 @@ def _marks(opened: Opened, first: RankRef, state: Shown) -> list[Mark]:
     return marks
 
 
-def _told(ranks: list[DrawnRank], window: Window) -> str:
+def told_of(ranks: list[DrawnRank], width_ns: int) -> str:
+    """How much is in view, and how it is drawn."""
     seen = sum(one.activities for rank in ranks for one in rank.view.lanes)
-    width = duration(window.end_ns - window.start_ns)
+    width = duration(width_ns)
     parts_of = [f"{width} in view, {counted(seen, 'activity', 'activities')}"]
     if is_binned(ranks):
         bin_ns = float(ranks[0].view.edges[1] - ranks[0].view.edges[0])
@@ -257,7 +269,9 @@ def register(app: Dash, store: Store) -> None:
     once = {"prevent_initial_call": True}
     app.clientside_callback(here("zoom"), search, Input("timeline", "relayoutData"), *place, **once)
     app.clientside_callback(here("pick"), search, Input("timeline", "clickData"), *place, **once)
-    app.clientside_callback(here("move"), search, Input({"move": ALL}, "n_clicks"), *place, **once)
+    app.clientside_callback(
+        here("move"), search, Input({"move": ALL, "of": "timeline"}, "n_clicks"), *place, **once
+    )
     app.clientside_callback(
         here("unpick"), search, Input({"unpick": ALL}, "n_clicks"), State("url", "search"), **once
     )
@@ -276,7 +290,7 @@ def register(app: Dash, store: Store) -> None:
         state = replace(parse(search), theme="dark" if scheme == "dark" else "light")
         ref = store.ref(state.run)
         found = None if ref is None or state.view != "timeline" else store.ask(ref, wait_s=0)
-        if not isinstance(found, Opened) or _first(found, state) is None:
+        if not isinstance(found, Opened) or first_rank(found, state) is None:
             return (no_update,) * 5
         figure, axis, told = draw(store, found, state)
         return figure, parts.legend(figure["data"]), visible(told), axis, _under(store, found, state)

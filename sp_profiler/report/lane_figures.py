@@ -136,16 +136,16 @@ def _density(rank: DrawnRank, one: LaneView, base: int, zero: int) -> list[dict[
     shares = _shares(one.bins, edges)
     looks = {_LOOK[look]: values for look, values in shares.items()}
     name = _lane_name(rank, rank.lanes.names[one.lane])
-    return _areas(looks, edges, base, zero, name, f"{rank.lanes.rank}-{one.lane}")
+    return _areas(looks, edges, base, zero, name)
 
 
 def _areas(
-    looks: dict[Look, np.ndarray], edges: np.ndarray, base: int, zero: int, name: str, group: str
+    looks: dict[Look, np.ndarray], edges: np.ndarray, base: int, zero: int, name: str
 ) -> list[dict[str, Any]]:
     count = len(edges)
     step = (int(edges[-1]) - int(edges[0])) / max(count - 1, 1)
     common = {"type": "scatter", "mode": "lines", "x0": _ms(int(edges[0]) - zero), "dx": step / 1e6}
-    hidden = {"hoverinfo": "skip", "showlegend": False, "stackgroup": group}
+    hidden = {"hoverinfo": "skip", "showlegend": False, "stackgroup": str(base)}
     ground = _packed(np.full(count, base - HIGH // 2, np.uint16))
     traces: list[dict[str, Any]] = [
         common | hidden | {"y": ground, "line": {"width": 0, "shape": "hv"}, "fill": "none"}
@@ -190,9 +190,7 @@ def _exposed(
     if binned is not None:
         edges = rank.view.edges
         shares = _shares({0: binned}, edges)[0]
-        data += _areas(
-            {look: shares}, edges, base, zero, _lane_name(rank, _EXPOSED), f"{rank.lanes.rank}-e{device}"
-        )
+        data += _areas({look: shares}, edges, base, zero, _lane_name(rank, _EXPOSED))
         return
     found = rank.view.exposed[device]
     for start, end in zip(found.start.tolist(), found.end.tolist(), strict=True):

@@ -7,10 +7,11 @@ field itself, and the text is made from that value and nothing else.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sp_profiler.analysis.results import CollectiveFigures
 from sp_profiler.report import view_ranks
 from sp_profiler.report.figures import collective_kind
 from sp_profiler.report.format import UNKNOWN, counted, duration, percent
@@ -163,20 +164,21 @@ def _on_device(report: Report) -> list[Shown]:
 def tables(report: Report) -> list[Table]:
     """The sortable tables, most asked first."""
     made = [
-        _kinds_table(report),
+        kinds_table(report),
         _collectives_table(report),
         *(listing_table(one) for one in view_ranks.listings(report)),
-        *_exposed_tables(report),
+        *exposed_tables(report),
         _ranks_table(report),
         _steps_table(report),
         _groups_table(report),
-        _gemms_table(report),
-        _contention_table(report),
+        gemms_table(report),
+        contention_table(report),
     ]
     return [table for table in made if table.rows]
 
 
-def _kinds_table(report: Report) -> Table:
+def kinds_table(report: Report) -> Table:
+    """Collectives by operation, group and purpose."""
     rows: dict[tuple[str, str, str], dict[str, Any]] = {}
     for c in report.collectives:
         op, group, purpose = collective_kind(c)
@@ -221,11 +223,16 @@ def _kinds_table(report: Report) -> Table:
 
 
 def _collectives_table(report: Report) -> Table:
-    origin = min((c.start_ns for c in report.collectives), default=0)
+    items = sorted(report.collectives, key=lambda c: (-c.exposed_share_ns, c.id))
+    return collectives_table(items, min((c.start_ns for c in report.collectives), default=0))
+
+
+def collectives_table(items: Sequence[CollectiveFigures], origin_ns: int) -> Table:
+    """These collectives in their order; `origin_ns`: where their starts count from."""
 
     def get(c: Any, key: str) -> Any:
         if key == "start":
-            return c.start_ns - origin
+            return c.start_ns - origin_ns
         if key == "partner":
             return c.partner.what if c.partner else None
         if key == "is_async":
@@ -255,9 +262,8 @@ def _collectives_table(report: Report) -> Table:
         Column("phase", "Phase", "text"),
         Column("kernel", "Kernel", "text"),
     ]
-    if any(c.busbw_gbps is not None for c in report.collectives):
+    if any(c.busbw_gbps is not None for c in items):
         columns.insert(-1, Column("busbw_gbps", "busbw", "number", "GB/s"))
-    items = sorted(report.collectives, key=lambda c: (-c.exposed_share_ns, c.id))
     return table_of(
         "collectives",
         "Every collective",
@@ -269,7 +275,7 @@ def _collectives_table(report: Report) -> Table:
     )
 
 
-def _exposed_tables(report: Report) -> list[Table]:
+def exposed_tables(report: Report) -> list[Table]:
     """Where communication is exposed, by each grouping; none where one row would hold all of it."""
     totals = report.totals
     groupings = (
@@ -362,7 +368,8 @@ def _groups_table(report: Report) -> Table:
     return table_of("groups", "Process groups", columns, report.groups, note=note, adds=adds)
 
 
-def _gemms_table(report: Report) -> Table:
+def gemms_table(report: Report) -> Table:
+    """GEMMs by kernel, shape, type and role."""
     columns = [
         Column("role", "Role", "text"),
         Column("shape", "Shape", "text"),
@@ -382,7 +389,8 @@ def _gemms_table(report: Report) -> Table:
     return table_of("gemms", "GEMMs", columns, report.gemms, get, note, ("count", "total_ns"))
 
 
-def _contention_table(report: Report) -> Table:
+def contention_table(report: Report) -> Table:
+    """GEMMs while communication overlaps them, and while not."""
     columns = [
         Column("role", "Role", "text"),
         Column("shape", "Shape", "text"),
