@@ -25,6 +25,7 @@ from sp_profiler.theory.ring import RingSizes, causal_balance, ring_saved_bytes
 
 # FACTS, section 3
 EXAMPLE: dict[str, Any] = {"seq_len": 131072, "hidden": 4096, "heads": 32, "cp": 16}
+VALIDATOR = jsonschema.Draft202012Validator(json.loads(LONG_CONTEXT_SCHEMA_PATH.read_text()))
 RATES: dict[str, Any] = {"flops": 400e12, "bandwidth": 50e9, "latency": 10e-6}
 
 
@@ -545,7 +546,7 @@ def test_fewer_key_value_heads_hide_as_the_reason_says() -> None:
 # --- any size -------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     seq_len=st.one_of(st.integers(1, 300_000), st.sampled_from([4096, 65536, 131072, 1_000_000])),
     heads=st.sampled_from([1, 2, 4, 6, 8, 12, 32, 64, 96]),
@@ -576,14 +577,18 @@ def test_any_size_is_planned_or_refused_in_one_sentence(
         "heads": heads,
         "kv_heads": max(heads // groups, 1),
     }
+    made, refusal = None, ""
     try:
         made = sp_profiler.plan_long_context(
             **asked, cp=cp, tp=tp, ranks_per_node=node, causal=causal, **rates
         )
     except UsageError as error:
-        assert "\n" not in str(error)
+        refusal = str(error)
+    if made is None:
+        assert refusal
+        assert "\n" not in refusal
         return
-    jsonschema.validate(json.loads(made.to_json()), json.loads(LONG_CONTEXT_SCHEMA_PATH.read_text()))
+    VALIDATOR.validate(json.loads(made.to_json()))
     for one in made.schemes:
         assert (
             bool(one.failures) == (one.tokens is None) == (one.saved_bytes is None) == (one.transfers is None)
@@ -602,15 +607,14 @@ def test_any_size_is_planned_or_refused_in_one_sentence(
 
 def test_json_follows_the_schema_and_the_schema_the_classes() -> None:
     assert LONG_CONTEXT_SCHEMA_PATH.read_text() == render_long_context_schema()
-    schema = json.loads(LONG_CONTEXT_SCHEMA_PATH.read_text())
     for made in (plan(), plan(causal=False, tp=1, kv_heads=8), sp_profiler.plan_long_context(**EXAMPLE)):
         plain = json.loads(made.to_json())
-        jsonschema.Draft202012Validator(schema).validate(plain)
+        VALIDATOR.validate(plain)
         assert plain["schema"] == "sp-profile/long-context-plan"
         assert plain["schema_version"] == 1
     plain["schemes"][0]["saved_bytes"] = "much"
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(plain, schema)
+        VALIDATOR.validate(plain)
 
 
 def test_tables_have_the_same_columns_whatever_is_null() -> None:
