@@ -84,6 +84,11 @@ def test_forward_repeated_inside_backward() -> None:
     assert found.slot_step == (-1, 0, 1, 0, 1, 1, 2, -1)
 
 
+def test_backward_that_sends_after_each_block() -> None:
+    found = reading("kdkdkdd", "A.A.A.A.", 4, backward=True)
+    assert found.slot_step == (0, 0, 1, 1, 2, 2, 3, -1)
+
+
 def test_gradients_alone_go_round_where_keys_were_gathered() -> None:
     found = reading("ddd", "AAA.", 3, backward=True)
     assert told(found) == ["0:dkv1", "0:dkv2", "0:dkv3"]

@@ -226,7 +226,7 @@ def _backward(hops: str, slots: str, size: int, in_pairs: bool) -> Reading | Non
     if blocks not in (0, passes * turn * kernels) and not repeated:
         return None
     of_pass, payload, hop = list[int](), list[str](), list[int]()
-    slot_pass, slot_step, tail = [0], [NO_STEP if blocks else 0], [False]
+    slot_pass, slot_step, tail = [0], [NO_STEP if slots[0] == "." else 0], [False]
     seen = {"k": 0, "d": 0}
     for letter in hops:
         count = seen[letter] // kernels

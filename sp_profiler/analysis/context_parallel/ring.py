@@ -51,12 +51,16 @@ def read_ring(
     ]
     pairs = _in_pairs(line, segments.member, rows)
     first = segments.first[:-1]
-    behind = np.isin(line.phase[segments.member[first]], (BACKWARD, NONE))
+    told = line.phase[segments.member[first]].tolist()
+    # Of an unknown phase what nobody explains may be backward's.
+    behind = [
+        one == BACKWARD or (one == NONE and "u" in hops) for one, (hops, _) in zip(told, texts, strict=True)
+    ]
     if size is None:
-        size = ring_size(text for text, back in zip(texts, behind.tolist(), strict=True) if not back)
+        size = ring_size(text for text, back in zip(texts, behind, strict=True) if not back)
     readings = [
         None if size is None else read(*text, size, back, pairs)
-        for text, back in zip(texts, behind.tolist(), strict=True)
+        for text, back in zip(texts, behind, strict=True)
     ]
     kinds = Counter(reading.kind for reading in readings if reading is not None)
     reads = _assembled(line, segments, readings, size or 0, rows)
