@@ -102,6 +102,20 @@ def test_what_is_not_known_is_no_cell_and_no_map() -> None:
     assert context_figures.work(balances(family)) is None
 
 
+def test_neighbours_share_a_cell_where_there_are_too_many() -> None:
+    ranks = 300
+    work: list[list[int | None]] = [[i + s for s in range(ranks)] for i in range(ranks)]
+    (drawn, *_) = draw(Ring()).balance
+    many = replace(drawn, ranks=list(range(ranks)), work_ns=work, scores=None)
+    (family,) = families(replace(draw(Ring()), balance=[many]))
+    (one,) = traces_of(context_figures.work(balances(family)))
+    assert (len(one["z"]), len(one["z"][0]), one["dx"]) == (100, 100, 3)
+    assert one["y"][1] == "rank 3 to 5"
+    cell = sum(map(sum, work)) / ranks**2  # type: ignore[arg-type]
+    assert one["z"][0][0] == pytest.approx(2 / cell, abs=1e-4)  # the mean of 0 to 2 and 0 to 2 summed
+    assert "3 ranks and 3 ring steps a cell" in one["name"]
+
+
 def test_bars_of_ranks_add_up_to_what_is_exposed() -> None:
     found = draw(UNEVEN)
     bars = traces_of(context_figures.exposed(families(found), 3, " per step"))

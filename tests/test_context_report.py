@@ -232,6 +232,18 @@ def test_the_table_of_hops_says_which_is_larger() -> None:
     assert column(even, "Sends") == ["K, V"] * 3 + ["dK, dV"] * 3
 
 
+def test_runs_of_hops_add_up_to_a_pass_too() -> None:
+    found = draw(Ring(ranks=12, tokens=4, layout="contiguous"))
+    (family,) = families(found)
+    one = context_view.hops([family], 4)
+    assert column(one, "Hop") == ["0-5", "6-10"] * 2
+    for rows, phase in ((slice(0, 2), "forward"), (slice(2, 4), "backward")):
+        whole = family.exposure(phase).exposed_ns / 12 / 6
+        assert sum(column(one, "Exposed")[rows]) == pytest.approx(whole)
+    alone = context_view.hops([family], 22)
+    assert column(alone, "Hop") == list(range(11)) * 2
+
+
 def test_balance_by_phase_ring_step_and_rank() -> None:
     found = draw(RINGS["contiguous"])
     whole = table(found, "context-balance")
@@ -326,6 +338,19 @@ def test_data_files_hold_every_hop_and_ring_step_of_every_rank() -> None:
     assert schemes["groups"].to_list() == [["cp[0,1,2,3]"]]
 
 
+@pytest.mark.parametrize("name", ["schemes", "hops", "balance", "models", "layout_copies"])
+def test_columns_without_a_value_have_the_type_of_those_with_one(name: str) -> None:
+    """So that the files of several runs can be put together."""
+    table_name = f"context_{name}"
+    full = with_context(replace(usp(), models=draw(Ring()).models)).to_polars(table_name)
+    empty = make_report().to_polars(table_name)
+    assert empty.columns == full.columns
+    assert full.height > empty.height == 0
+    assert pl.concat([empty, full]).equals(full)
+    nulls = with_context(draw(RINGS["unmatched"])).to_polars(table_name)
+    pl.concat([nulls, full])
+
+
 def test_without_context_parallelism_no_output_has_a_section(tmp_path: Any) -> None:
     report = make_report()
     assert report.context_parallel is None
@@ -349,7 +374,11 @@ def test_many_ranks_and_hops_are_cut_and_say_so() -> None:
     report = with_context(draw(Ring(ranks=64, tokens=2, layout="contiguous", score_ns=200_000)), steps=1)
     text = printed(terminal.print_report, report)
     assert len(text.splitlines()) < 200
-    assert "the first 16 of 126" in text
+    assert "neighbours together" in text  # 8 runs of hops of each phase
+    assert "0-7" in text
+    assert "56-62" in text
+    assert "least even first" in text
+    assert "the first 16 of 128" in text
     shown = markdown.render(report)
     assert "… and 106 more rows" in shown
     assert "All rows are in context\\_hops.csv" in shown or "All rows are in context_hops.csv" in shown

@@ -80,9 +80,9 @@ def exposure(hops: Iterable[Hop]) -> Exposure:
 
 @dataclass(frozen=True)
 class HopSum:
-    """One hop of a phase over all ranks: medians of the ranks' medians, and sums.
+    """One hop of a phase, or a run of them, over all ranks: medians of the ranks' medians, and sums.
 
-    `way`: hop (of a ring), all-to-all or all-gather.
+    `way`: hop (of a ring), all-to-all or all-gather; `last`: of a run the last hop.
     """
 
     way: str
@@ -90,6 +90,12 @@ class HopSum:
     payload: str
     hop: int
     hops: tuple[Hop, ...]
+    last: int
+
+    @property
+    def name(self) -> str:
+        """`3`, of a run `0-7`."""
+        return str(self.hop) if self.hop == self.last else f"{self.hop}-{self.last}"
 
     @cached_property
     def exposure(self) -> Exposure:
@@ -97,7 +103,8 @@ class HopSum:
 
     @property
     def passes(self) -> int:
-        return sum(hop.passes for hop in self.hops)
+        """Passes of all ranks; each holds all hops of a run."""
+        return sum(hop.passes for hop in self.hops) // len({hop.hop for hop in self.hops})
 
     @property
     def bytes(self) -> int | None:
@@ -121,10 +128,6 @@ class HopSum:
         known = [hop for hop in self.hops if hop.passes_transfer_larger is not None]
         passes = sum(hop.passes for hop in known)
         return sum(hop.passes_transfer_larger or 0 for hop in known) / passes if passes else None
-
-    def per_pass(self, ns: int) -> float:
-        """A sum of it as the mean of a rank's pass."""
-        return ns / self.passes if self.passes else 0.0
 
 
 def middle(values: Iterable[int | None]) -> int | None:
@@ -212,8 +215,27 @@ class Family:
             for hop in hops:
                 found.setdefault((way, hop.phase, hop.payload, hop.hop), []).append(hop)
         ways = list(self.by_way)
-        made = [HopSum(*key, tuple(hops)) for key, hops in found.items()]
+        made = [HopSum(*key, tuple(hops), key[-1]) for key, hops in found.items()]
         return sorted(made, key=lambda s: (ways.index(s.way), phase_place(s.phase), s.hop, s.payload))
+
+
+def in_runs(sums: Sequence[HopSum], most: int) -> list[HopSum]:
+    """The hops as they are where they are at most `most`, else put together to runs of neighbours, as many
+    of each phase as of the other."""
+    if len(sums) <= most:
+        return list(sums)
+    kinds: dict[tuple[str, str, str], list[HopSum]] = {}
+    for one in sums:
+        kinds.setdefault((one.way, one.phase, one.payload), []).append(one)
+    each = max(most // len(kinds), 1)
+    made: list[HopSum] = []
+    for (way, phase, payload), mine in kinds.items():
+        length = -(-len(mine) // each)
+        for place in range(0, len(mine), length):
+            run = mine[place : place + length]
+            hops = tuple(hop for one in run for hop in one.hops)
+            made.append(HopSum(way, phase, payload, run[0].hop, hops, run[-1].last))
+    return made
 
 
 def phase_place(phase: str) -> tuple[int, str]:

@@ -60,8 +60,9 @@ def _balance_row(family: Family, one: PhaseBalance) -> Row:
     ]  # fmt: skip
 
 
-def steps(kinds: Sequence[Family]) -> Listing:
-    """Ring step by ring step: what an even division would take, and the slowest rank."""
+def steps(kinds: Sequence[Family], most: int | None = None) -> Listing:
+    """Ring step by ring step: what an even division would take, and the slowest rank. Where there are more
+    than `most`, the least even ones first."""
     columns: Columns = (
         ("Phase", TEXT, ""),
         ("Ring step", INT, ""),
@@ -78,11 +79,15 @@ def steps(kinds: Sequence[Family]) -> Listing:
         for one in balances(family)
         for row in _step_rows(one.least_even)
     ]
+    first = ""
+    if most is not None and len(rows) > most:
+        rows.sort(key=lambda pair: 2.0 if (even := pair[1][6]) is None else even)
+        first = ", least even first"
     shown, made = cells(kinds, columns, rows, ("By counting",))
     several = any(len(one.balances) > 1 for family in kinds for one in balances(family))
     note = "Medians of the ranks' passes; even: mean over slowest."
     note += " Of several sets of ranks the least even one." if several else ""
-    title = "Attention by ring step"
+    title = f"Attention by ring step{first}"
     return Listing("context-steps", title, shown, made, note, "of one pass", (), [-1, 5])
 
 

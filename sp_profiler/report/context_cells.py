@@ -55,7 +55,7 @@ def part_cells(one: Exposure, passes: int) -> Row:
     """Hidden share, exposed time and its parts, means of a pass. Parts of which nothing is known: null."""
 
     def mean(ns: int) -> float | None:
-        return ns / passes if passes else None
+        return round(ns / passes, 1) if passes else None
 
     nothing_known = bool(one.unknown_ns) and one.unknown_ns == one.exposed_ns
     parts = [None if nothing_known else mean(ns) for key, ns in one.parts.items() if key != "unknown"]

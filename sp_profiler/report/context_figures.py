@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import plotly.graph_objects as go
@@ -22,6 +23,8 @@ from sp_profiler.report.figures import MOST_BARS, label, rank_name, stacked_bars
 from sp_profiler.report.format import duration, percent, size
 from sp_profiler.report.palette import EXPOSED, KIND, ROLE, TIME, Look, marker
 
+MOST_CELLS = 128
+"""Ranks or ring steps of a map; of more neighbours share a cell."""
 MOST_NAMED = 12
 """Ranks or ring steps up to which a cell of a map has its value written in it."""
 
@@ -153,32 +156,34 @@ def work(found: Sequence[PhaseBalance]) -> go.Figure | None:
     """
     if not any(len(row) > 1 for one in found for row in one.least_even.work_ns):
         return None  # keys and values are all there: nothing happens step by step
-    maps = [drawn for one in found if (drawn := _measured(one)) is not None]
-    maps += [_counted(one) for one in found if one.least_even.scores is not None][:1]
+    maps = [_thinned(drawn) for one in found if (drawn := _measured(one)) is not None]
+    maps += [_thinned(_counted(one)) for one in found if one.least_even.scores is not None][:1]
     if not maps:
         return None
     figure = make_subplots(rows=1, cols=len(maps), horizontal_spacing=0.1)
-    most = max(cell for _, z, *_ in maps for row in z for cell in row if cell is not None)
-    ranks = max(len(z) for _, z, *_ in maps)
-    for place, (title, z, names, told, unit) in enumerate(maps, 1):
-        small = len(z) <= MOST_NAMED and len(z[0]) <= MOST_NAMED
+    most = max(cell for drawn in maps for row in drawn.z for cell in row if cell is not None)
+    ranks = max(len(drawn.z) for drawn in maps)
+    for place, drawn in enumerate(maps, 1):
+        small = len(drawn.z) <= MOST_NAMED and len(drawn.z[0]) <= MOST_NAMED
         figure.add_heatmap(
-            z=z,
-            y=names,
-            name=title,
+            z=drawn.z,
+            y=drawn.names,
+            x0=0,
+            dx=drawn.steps,
+            name=drawn.title,
             coloraxis="coloraxis",
-            xgap=1,
-            ygap=1,
-            customdata=told,
+            xgap=1 if ranks <= _MANY else 0,
+            ygap=1 if ranks <= _MANY else 0,
+            customdata=drawn.told,
             hovertemplate="%{y}, ring step %{x}<br>%{z:.3f} × even<br>"
-            f"%{{customdata}} {unit}<extra></extra>",
+            f"%{{customdata}} {drawn.unit}<extra></extra>",
             texttemplate="%{z:.2f}" if small else None,
             textfont={"size": 11},
             row=1,
             col=place,
         )
     figure = styled(figure, height=90 + max(150, min(24 * ranks, 420)), x_title="ring step")
-    figure.update_xaxes(rangemode="normal", showgrid=False, dtick=max(1, -(-ranks // 16)), tick0=0)
+    figure.update_xaxes(rangemode="normal", showgrid=False, dtick=_ticks(maps), tick0=0)
     figure.update_layout(
         coloraxis={
             "colorscale": "Cividis",
@@ -192,12 +197,47 @@ def work(found: Sequence[PhaseBalance]) -> go.Figure | None:
         },
         margin={"l": 8, "r": 8, "t": 30, "b": 8},
     )
-    _titles(figure, [title for title, *_ in maps])
+    _titles(figure, [drawn.title for drawn in maps])
     return figure
 
 
-_Map = tuple[str, list[list[float | None]], list[str], list[list[Any]], str]
-"""Title, cells by rank and ring step, names of the ranks, and what each cell is of, with its unit."""
+def _ticks(maps: Sequence[_Map]) -> int:
+    """Ring steps from one tick to the next: at most 16 ticks."""
+    last = max(len(drawn.z[0]) * drawn.steps for drawn in maps)
+    return max(1, -(-last // 16))
+
+
+@dataclass(frozen=True)
+class _Map:
+    """Cells by rank and ring step: multiples of an even division, and what that is of, in `unit`."""
+
+    title: str
+    z: list[list[float | None]]
+    names: list[str]  # of the ranks
+    told: list[list[Any]]
+    unit: str
+    steps: int = 1  # ring steps of a cell
+
+
+def _thinned(drawn: _Map) -> _Map:
+    """Of many ranks or ring steps neighbours are put together: cells become their means."""
+    rows, steps = (-(-count // MOST_CELLS) for count in (len(drawn.z), len(drawn.z[0])))
+    if max(rows, steps) == 1:
+        return drawn
+    blocks = [range(at, min(at + rows, len(drawn.z))) for at in range(0, len(drawn.z), rows)]
+    columns = [range(at, min(at + steps, len(drawn.z[0]))) for at in range(0, len(drawn.z[0]), steps)]
+
+    def means(cells: list[list[Any]]) -> list[list[Any]]:
+        return [[_mean(cells[i][s] for i in some for s in column) for column in columns] for some in blocks]
+
+    names = [f"{drawn.names[some[0]]} to {drawn.names[some[-1]].rpartition(' ')[2]}" for some in blocks]
+    title = f"{drawn.title} ({rows} ranks and {steps} ring steps a cell)"
+    return _Map(title, means(drawn.z), names, means(drawn.told), drawn.unit, steps)
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return round(sum(known) / len(known), 4) if known else None
 
 
 def _measured(one: PhaseBalance) -> _Map | None:
@@ -210,7 +250,8 @@ def _measured(one: PhaseBalance) -> _Map | None:
     told: list[list[Any]] = [
         [None if ns is None else round(ns / 1e6, 4) for ns in row] for row in balance.work_ns
     ]
-    return f"{one.phase}, measured", z, [rank_name(rank) for rank in balance.ranks], told, "ms of attention"
+    names = [rank_name(rank) for rank in balance.ranks]
+    return _Map(f"{one.phase}, measured", z, names, told, "ms of attention")
 
 
 def _counted(one: PhaseBalance) -> _Map:
@@ -218,8 +259,8 @@ def _counted(one: PhaseBalance) -> _Map:
     scores = balance.scores or []
     cell = sum(map(sum, scores)) / sum(map(len, scores))
     z: list[list[float | None]] = [[round(count / cell, 4) for count in row] for row in scores]
-    told: list[list[Any]] = [list(row) for row in scores]
-    return "by counting", z, [rank_name(rank) for rank in balance.ranks], told, "scores"
+    names = [rank_name(rank) for rank in balance.ranks]
+    return _Map("by counting", z, names, [list(row) for row in scores], "scores")
 
 
 def exposed(kinds: Sequence[Family], windows: int, per: str) -> go.Figure | None:

@@ -6,6 +6,7 @@ which has what the rank loses and the ratios of its group.
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
@@ -35,6 +36,21 @@ COLUMNS: dict[str, list[str]] = {
 }
 
 Row = dict[str, Any]
+
+
+def kinds(table: str) -> dict[str, type]:
+    """Of the columns of one of `COLUMNS` the types of their values (of a list those of its items), so that a
+    column without any value has one too."""
+    if table in _LISTS:
+        return {name: _type(hint) for name, hint in typing.get_type_hints(_LISTS[table][1]).items()}
+    words, ratios = dict.fromkeys(("group", "phase"), str), dict.fromkeys(_RATIOS, float)
+    return dict.fromkeys(COLUMNS[table], int) | words | ratios
+
+
+def _type(hint: Any) -> type:
+    """`int | None` and `list[int]` -> int; the words of a Literal -> str."""
+    options = [one for one in (typing.get_args(hint) or (hint,)) if one is not type(None)]
+    return options[0] if isinstance(options[0], type) else str
 
 
 def rows(found: ContextParallel | None, table: str) -> Iterator[Row]:

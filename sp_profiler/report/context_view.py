@@ -18,6 +18,7 @@ from sp_profiler.report.context import (
     copy_sums,
     exposure,
     families,
+    in_runs,
     payload_name,
     plural,
 )
@@ -37,9 +38,13 @@ from sp_profiler.report.context_cells import (
     places,
 )
 from sp_profiler.report.format import counted, rank_list, visible
+from sp_profiler.report.table import MOST_ROWS
 from sp_profiler.report.view_ranks import Listing
 
 _EXPLAINED = 3  # kinds of schemes of which the evidence is told
+
+TERMINAL_ROWS = 16
+"""Rows up to which hops and ring steps are all shown on a terminal."""
 
 IN_TERMINAL = ("context-hops", "context-balance", "context-steps", "context-models", "context-copies")
 """The tables that a run's report shows on a terminal; the others are in its page and files."""
@@ -104,11 +109,14 @@ def schemes(kinds: Sequence[Family]) -> Listing:
     )
 
 
-def hops(kinds: Sequence[Family]) -> Listing:
-    """Hop by hop over all ranks: which of transfer and attention is larger, and what is hidden."""
+def hops(kinds: Sequence[Family], most: int = MOST_ROWS) -> Listing:
+    """Hop by hop over all ranks: which of transfer and attention is larger, and what is hidden. More than
+    `most` are put together to runs of neighbours."""
+    drawn = [(family, one) for family in kinds for one in in_runs(family.hop_sums, most // len(kinds))]
+    are_runs = any(one.hop != one.last for _, one in drawn)
     columns: Columns = (
         ("Phase", TEXT, ""),
-        ("Hop", INT, ""),
+        ("Hop", TEXT if are_runs else INT, ""),
         ("Sends", TEXT, ""),
         ("By", TEXT, ""),
         ("Size", BYTES, ""),
@@ -125,13 +133,12 @@ def hops(kinds: Sequence[Family]) -> Listing:
         (
             family,
             [
-                one.phase, one.hop, payload_name(one.payload), one.way, one.bytes, one.transfer_ns,
-                one.attention_ns, one.larger, one.transfer_larger_ratio,
+                one.phase, one.name if are_runs else one.hop, payload_name(one.payload), one.way,
+                one.bytes, one.transfer_ns, one.attention_ns, one.larger, one.transfer_larger_ratio,
                 *part_cells(one.exposure, one.passes), len({(hop.rank, hop.device) for hop in one.hops}),
             ],
         )
-        for family in kinds
-        for one in family.hop_sums
+        for family, one in drawn
     ]  # fmt: skip
     optional = [UNKNOWN_PART, "Transfer longer in", "Attention", "Larger"]
     ways = list(dict.fromkeys(way for family in kinds for way in family.by_way))
@@ -144,7 +151,7 @@ def hops(kinds: Sequence[Family]) -> Listing:
     adds = places(shown, "Exposed", *(label for label, *_ in PARTS))
     spare = ["Ranks", "Transfer longer in", *(("Size",) if len(ways) > 1 else ("Sends", "Size"))]
     title = f"{' and '.join(plural(way) for way in ways)} beside attention"
-    title = title[:1].upper() + title[1:]
+    title = title[:1].upper() + title[1:] + (", neighbours together" if are_runs else "")
     first = places(shown, *spare)
     return Listing("context-hops", title, shown, made, note, "of one pass", adds, first)
 
@@ -263,5 +270,11 @@ def copies(kinds: Sequence[Family]) -> Listing:
 
 
 def in_terminal(found: ContextParallel | None) -> list[Listing]:
-    """The tables of a run's report on a terminal."""
-    return [replace(one, note="") for one in listings(found) if one.id in IN_TERMINAL]
+    """The tables of a run's report on a terminal: many hops in runs, of many ring steps the least even."""
+    kinds = families(found)
+    few = {
+        "context-hops": lambda: hops(kinds, TERMINAL_ROWS),
+        "context-steps": lambda: context_balance_view.steps(kinds, TERMINAL_ROWS),
+    }
+    chosen = [one for one in listings(found) if one.id in IN_TERMINAL]
+    return [replace(few[one.id]() if one.id in few else one, note="") for one in chosen]

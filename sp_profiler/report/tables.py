@@ -33,7 +33,7 @@ are found in `exposed` only.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -74,6 +74,9 @@ _LIST_COLUMNS = dict.fromkeys(("ranks", "ranks_present", "ranks_missing"), pl.Li
     "groups": pl.List(pl.String)
 }
 
+_KINDS: dict[type, Any] = {int: pl.Int64, float: pl.Float64, bool: pl.Boolean, str: pl.String}
+_NO_KINDS: Mapping[str, type] = {}
+
 Row = dict[str, Any]
 
 
@@ -84,7 +87,8 @@ def to_polars(report: Report, table: str = "collectives") -> pl.DataFrame:
     """
     if table not in TABLES:
         raise UsageError(f"there is no table '{table}' in a report, only {', '.join(TABLES)}")
-    return _frame(list(_rows(report, table)), _columns_without_rows(table))
+    kinds = context_tables.kinds(table) if table in context_tables.COLUMNS else {}
+    return _frame(list(_rows(report, table)), _columns_without_rows(table), kinds)
 
 
 def csv_tables(report: Report) -> dict[str, str]:
@@ -186,7 +190,10 @@ def _columns_without_rows(table: str) -> list[str]:
     return [f.name for f in fields(classes[table]) if f.name not in _LONG_ONLY]
 
 
-def _frame(rows: Sequence[Row], columns: Sequence[str]) -> pl.DataFrame:
+def _frame(
+    rows: Sequence[Row], columns: Sequence[str], kinds: Mapping[str, type] = _NO_KINDS
+) -> pl.DataFrame:
+    """`kinds`: types of columns, for those that hold no value; else their names tell."""
     keys = _map_keys(rows)
     flat: dict[str, list[Any]] = {}
     for column in columns:
@@ -197,7 +204,7 @@ def _frame(rows: Sequence[Row], columns: Sequence[str]) -> pl.DataFrame:
             flat[column] = [row[column] for row in rows]
         else:
             flat[column] = []
-    return pl.DataFrame([_series(name, values) for name, values in flat.items()])
+    return pl.DataFrame([_series(name, values, kinds.get(name)) for name, values in flat.items()])
 
 
 def _map_keys(rows: Sequence[Row]) -> dict[str, list[tuple[str, ...]]]:
@@ -228,7 +235,7 @@ def _at(tree: Any, path: tuple[str, ...]) -> Any:
     return tree
 
 
-def _series(name: str, values: list[Any]) -> pl.Series:
+def _series(name: str, values: list[Any], told: type | None = None) -> pl.Series:
     present = [value for value in values if value is not None]
     kind: Any
     if name in _LIST_COLUMNS and all(isinstance(value, list) for value in present):
@@ -240,7 +247,7 @@ def _series(name: str, values: list[Any]) -> pl.Series:
     elif present and all(isinstance(value, (int, float)) for value in present):
         kind = pl.Float64
     elif not present:
-        kind = _kind_by_name(name)
+        kind = _kind_by_name(name) if told is None else _KINDS[told]
     else:
         kind = pl.String
         values = [None if value is None else _storable(value) for value in values]
