@@ -45,7 +45,7 @@ class Layout:
     list_end: int | None
     has_events: bool
     pieces: array[int]
-    members: dict[str, Any]  # what the top level holds besides the events
+    members: dict[str, Any]  # what the top level of a damaged file holds besides the events
     pids: dict[str, Any]  # by its text, a pid as it stands in the file: a number or a word
     tids: dict[str, Any]
     largest_id: int  # of flows and asynchronous events
@@ -72,7 +72,7 @@ def find_layout(path: str, limits: Limits) -> Layout:
         list_end=events.list_end if intact else None,
         has_events=seen.count > 0,
         pieces=array("q") if intact else events.pieces,
-        members=document.members,
+        members={} if intact else document.members,
         pids=seen.pids,
         tids=seen.tids,
         largest_id=seen.largest_id,
