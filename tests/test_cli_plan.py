@@ -10,9 +10,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import jsonschema
 import pytest
+from context_run_worker import run_in_forks
 from plan_helpers import executions_shared
 
 from sp_profiler.cli.main import main
@@ -193,7 +195,8 @@ def test_a_real_run_keeps_what_its_plan_says(
 ) -> None:
     """Two ranks over gloo: saved bytes by term, and what is held, to the byte."""
     steps = ("--warmup", "1", "--active-steps", "1", "--ranks", "2", "--backend", "gloo")
-    assert main(["run", *schedule, *RUN, *steps, "--out", str(tmp_path / "run")]) == 0
+    with mock.patch("sp_profiler.record.workload.run_job", run_in_forks):
+        assert main(["run", *schedule, *RUN, *steps, "--out", str(tmp_path / "run")]) == 0
     measured = json.loads((tmp_path / "run" / "run.json").read_text())["saved_tensors"]
     capsys.readouterr()
     assert main(["plan", "--modes", *schedule, *RUN, "--tp", "2", "--json"]) == 0

@@ -9,10 +9,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from unittest import mock
 
 import psutil
 import pytest
 from cli_helpers import cli, load, names
+from context_run_worker import run_in_forks
 
 from sp_profiler.cli.main import main
 from sp_profiler.cli.run import publish_on_error
@@ -151,12 +153,15 @@ def test_a_workload_from_command_to_report(tmp_path: Path) -> None:
 
 
 @pytest.mark.gloo
-def test_json_on_stdout_is_the_report(tmp_path: Path) -> None:
-    done = cli("run", "ddp", *TINY, *TINY_STEPS, "--json", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+def test_json_on_stdout_is_the_report(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with mock.patch("sp_profiler.record.workload.run_job", run_in_forks):
+        assert main(["run", "ddp", *TINY, *TINY_STEPS, "--json"]) == 0
     (folder,) = (tmp_path / "sp-profile-runs").iterdir()
     assert folder.name.endswith("Z-ddp")
-    assert json.loads(done.stdout) == load(folder / "report.json")
+    assert json.loads(capsys.readouterr().out) == load(folder / "report.json")
 
 
 @pytest.mark.gloo
@@ -204,10 +209,13 @@ def test_an_interrupted_workload_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.gloo
-def test_the_demo_shows_overlap_where_the_schedule_has_it(tmp_path: Path) -> None:
-    done = cli("run", "demo", "--out", "demo", cwd=tmp_path, timeout_s=280)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.rstrip().endswith("report: demo/index.html")
+def test_the_demo_shows_overlap_where_the_schedule_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with mock.patch("sp_profiler.record.workload.run_job", run_in_forks):
+        assert main(["run", "demo", "--out", "demo"]) == 0
+    assert capsys.readouterr().out.rstrip().endswith("report: demo/index.html")
     folder = tmp_path / "demo"
     assert names(folder) == [
         "comparison.json",

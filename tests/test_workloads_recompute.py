@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
 from conftest import REPOSITORY
+from context_run_worker import run_in_forks
 
+from sp_profiler.cli.main import main
 from workloads.config import RECOMPUTES, WorkloadConfig
 from workloads.measure import SavedMeasurement, fake_rank, measure_saved
 
@@ -64,18 +65,13 @@ def test_closed_forms_of_the_page() -> None:
 
 
 @pytest.mark.gloo
-def test_a_run_says_what_it_repeats_and_what_it_keeps(tmp_path: Path) -> None:
+def test_a_run_says_what_it_repeats_and_what_it_keeps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sizes = ["--layers", "1", "--seq-len", "32", "--hidden", "32", "--heads", "4", "--vocab", "64"]
-    command = [sys.executable, "-m", "sp_profiler", "run", "tp", "--recompute", "full", *sizes]
-    done = subprocess.run(
-        [*command, "--warmup", "1", "--active-steps", "1"],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        timeout=150,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(tmp_path)
+    with mock.patch("sp_profiler.record.workload.run_job", run_in_forks):
+        assert main(["run", "tp", "--recompute", "full", *sizes, "--warmup", "1", "--active-steps", "1"]) == 0
     (folder,) = (tmp_path / "sp-profile-runs").iterdir()
     assert folder.name.endswith("-tp-sync-recompute-full")
     run = json.loads((folder / "run.json").read_text())
