@@ -145,9 +145,9 @@ def test_memory_counters(tmp_path: Path) -> None:
     writer.memory(20, -512, address=1, total_allocated=1256, device_type=1, device_id=0)
     export = one_export(drawn(tmp_path, writer), tmp_path)
     counters = export.counters["sp-profile: rank 0, GPU 0"]
-    totals = [(now, values["allocated"]) for now, values in counters["memory (bytes)"]]
+    totals = [(now, values["allocated"]) for now, values in counters["bytes"]]
     assert totals == [(10_000, 1512), (20_000, 1256)]  # one point an instant: the last of it
-    for now, values in counters["memory by category (bytes)"]:
+    for now, values in counters["bytes of"]:
         assert sum(values.values()) == dict(totals)[now]
 
 

@@ -71,7 +71,7 @@ class Track:
 
 @dataclass(frozen=True)
 class Counter:
-    """Values over time: every point has a number for each of `series`."""
+    """Values over time: every point has a number for each of `series`. Perfetto calls them `name series`."""
 
     name: str
     series: tuple[str, ...]
@@ -296,7 +296,7 @@ def _device_counters(memory: DeviceMemory) -> tuple[Counter, ...]:
         return ()
     time = timeline.time_ns
     positions = np.flatnonzero(np.append(time[1:] != time[:-1], True))  # what stands after each instant
-    since = " since the recording began" if timeline.is_relative else ""
+    since = " (since recording began)" if timeline.is_relative else ""
     reserved = timeline.reserved
     is_told = reserved is not None and (reserved > 0).any() and (reserved != NONE).all()
     columns = [timeline.total, *((reserved,) if is_told and reserved is not None else ())]
@@ -307,10 +307,10 @@ def _device_counters(memory: DeviceMemory) -> tuple[Counter, ...]:
             values = zip(*(column[part].tolist() for column in columns), strict=True)
             yield from zip(time[part].tolist(), values, strict=True)
 
-    counters = [Counter(f"memory{since} (bytes)", names, totals)]
+    counters = [Counter(f"bytes{since}", names, totals)]
     if composition is not None:
         series = _series(composition, positions)
-        name = f"memory by category{since} (bytes)"
+        name = f"bytes of{since}"
         counters.append(Counter(name, series, lambda: _by_category(composition, series, time, positions)))
     return tuple(one for one in counters if one.series)
 
