@@ -20,7 +20,7 @@ from browser_helpers import page as page  # a fixture
 import sp_profiler
 from sp_profiler.cli.main import main
 from sp_profiler.planning.long_context.model import LongContextPlan
-from sp_profiler.report.planned import html, long_context_view
+from sp_profiler.report.planned import html, long_context_figures, long_context_view
 from sp_profiler.report.planned.json import LONG_CONTEXT_SCHEMA_PATH
 from sp_profiler.theory.machine import profiles
 
@@ -111,7 +111,7 @@ def test_every_format_in_a_folder(capsys: pytest.CaptureFixture[str], tmp_path: 
     read = pl.read_parquet(folder / "transfers.parquet")
     assert read.height == sum(len(scheme["transfers"] or ()) for scheme in plain["schemes"])
     page = (folder / "plan.html").read_text()
-    for name in ("context-saved", "context-hops", "context-layer"):
+    for name in ("context-saved", "context-hops", "context-layer", "context-lengths"):
         assert f'id="plot-{name}"' in page
     for name in ("memory", "wire", "ring-steps", "smallest", "times", "constraints", "transfers"):
         assert f'id="table-context-{name}"' in page
@@ -212,6 +212,7 @@ def test_the_page_draws_and_shows_the_recommendation(
     assert page.problems == []
     for name in ("context-saved", "context-hops", "context-layer"):
         assert page.run(f"document.querySelectorAll('#plot-{name} .bars .point path').length") >= 10
+    assert page.run("document.querySelectorAll('#plot-context-lengths .scatterlayer .trace').length") == 3
     steps = page.run(
         "[...document.querySelectorAll('[aria-labelledby=head-recommendation] li')].map(r => r.innerText)"
     )
@@ -220,6 +221,20 @@ def test_the_page_draws_and_shows_the_recommendation(
     rows = page.run("[...document.querySelectorAll('#table-context-wire tbody tr')].map(r => r.innerText)")
     (row,) = [row for row in rows if row.startswith("ring zigzag\t")]
     assert row.split("\t")[3] == "33.6"
+
+
+def test_the_lines_cross_where_hops_begin_to_hide(made: LongContextPlan) -> None:
+    figure = long_context_figures.lengths(made)
+    assert figure is not None
+    hop, masked, whole = figure.data
+    assert list(hop.x) == list(masked.x) == list(whole.x)
+    one = long_context_view.plain_ring(made)
+    assert one is not None
+    assert one.ring is not None
+    assert one.ring.to_hide is not None
+    for tokens, sent, attention in zip(hop.x, hop.y, masked.y, strict=True):
+        if abs(tokens / one.ring.to_hide.seq_len - 1) > 0.01:
+            assert (attention > sent) == (tokens > one.ring.to_hide.seq_len)
 
 
 def test_sentences_of_a_plan_without_a_ring() -> None:

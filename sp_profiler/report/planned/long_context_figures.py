@@ -8,12 +8,14 @@ import plotly.graph_objects as go
 
 from sp_profiler.planning.long_context.model import ContextScheme, LayerTime, LongContextPlan, RingFigures
 from sp_profiler.report.figures import label, stacked_bars, styled, value_axis
-from sp_profiler.report.format import duration, percent, size
-from sp_profiler.report.page_parts import QUIET
+from sp_profiler.report.format import counted, duration, percent, size
+from sp_profiler.report.page_parts import QUIET, ZOOMABLE
 from sp_profiler.report.palette import KIND, MEMORY, ROLE, TIME, Look, marker
 from sp_profiler.report.planned.figures import MOST_BARS, Panel
+from sp_profiler.report.planned.long_context_view import plain_ring
 
 _GIB = 2**30
+_POINTS = 61
 
 
 def panels(plan: LongContextPlan) -> list[Panel]:
@@ -22,6 +24,7 @@ def panels(plan: LongContextPlan) -> list[Panel]:
         Panel("context-saved", "Kept for backward", "one layer, one rank; logarithmic", saved(plan), QUIET),
         Panel("context-hops", "Ring step", "a hop beside the attention of a block", hops(plan), QUIET),
         Panel("context-layer", "One layer", "estimated; forward and backward", layer(plan), QUIET),
+        Panel("context-lengths", "Where hops hide", _of_lengths(plan), lengths(plan), ZOOMABLE),
     ]
 
 
@@ -84,6 +87,56 @@ def hops(plan: LongContextPlan) -> go.Figure | None:
     figure.update_layout(barmode="group")
     value_axis(figure, "x", "ms")
     return figure
+
+
+def _of_lengths(plan: LongContextPlan) -> str:
+    one = plain_ring(plan)
+    return "" if one is None else f"{one.label} of {one.ring_ranks} ranks, by length of the sequence"
+
+
+def lengths(plan: LongContextPlan) -> go.Figure | None:
+    """A hop, which grows with the sequence, and attention of a block, which grows with its square: hops hide
+    where its line is the higher one. Both axes logarithmic. None without times or a ring."""
+    one = plain_ring(plan)
+    ring = None if one is None else one.ring
+    if ring is None or ring.hop_ns is None or ring.hop_transfer_ns is None or ring.to_hide is None:
+        return None
+    latency, transfer = ring.hop_ns - ring.hop_transfer_ns, ring.hop_transfer_ns
+    longest = max(4.0, 2 * ring.to_hide.seq_len / plan.sizes.seq_len)
+    times = [0.125 * (longest / 0.125) ** (place / (_POINTS - 1)) for place in range(_POINTS)]
+    lines = [
+        (Look("a hop of K and V", KIND["communication"].color), [latency + transfer * x for x in times]),
+        (Look("attention of a block", ROLE["attention"].color), _squares(ring.later_block_ns, times)),
+    ]
+    if plan.sizes.causal:
+        look = Look("of a block without a mask", ROLE["other"].color)
+        lines.append((look, _squares(ring.block_ns, times)))
+    figure = go.Figure()
+    tokens = [round(plan.sizes.seq_len * x) for x in times]
+    for look, values in lines:
+        figure.add_scatter(
+            x=tokens,
+            y=[value / 1e6 for value in values],
+            mode="lines",
+            name=look.label,
+            marker={"color": look.color},
+            line={"color": look.color, "width": 2},
+            hovertext=[
+                f"{look.label}: {duration(value)}<br>{counted(length, 'token')}"
+                for length, value in zip(tokens, values, strict=True)
+            ],
+            hoverinfo="text",
+        )
+    figure = styled(figure, height=330, x_title="tokens of the sequence")
+    figure.update_xaxes(type="log", rangemode="normal", showgrid=True)
+    value_axis(figure, "y", "ms")
+    figure.update_yaxes(type="log", rangemode="normal")
+    figure.add_vline(x=plan.sizes.seq_len, line={"width": 1, "dash": "dot", "color": KIND["memory"].color})
+    return figure
+
+
+def _squares(at_plan: int | None, times: Sequence[float]) -> list[float]:
+    return [(at_plan or 0) * x * x for x in times]
 
 
 def layer(plan: LongContextPlan) -> go.Figure | None:
