@@ -141,12 +141,14 @@ def _truth(rank: Rank, work: Work, ahead: int, cut_ns: int) -> Transfer:
         dtype=work.dtype,
         start_ns=work.start_ns + ahead,
         end_ns=work.end_ns + ahead,
+        wait_call_ns=None if work.wait_call_ns is None else work.wait_call_ns + ahead,
         wait_ns=work.last_ns - work.start_ns,
         transfer_ns=work.transfer_ns,
         meetings=tuple(work.meetings),
         attention_ns=beside,
         hidden_ns=hidden,
         exposed_ns=work.end_ns - work.start_ns - hidden,
+        exposed_waiting_ns=work.last_ns - work.start_ns - _covered(work.start_ns, work.last_ns, kernels),
         launched=work.launch_ns >= cut_ns,
     )
 

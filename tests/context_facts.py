@@ -94,12 +94,14 @@ class Transfer:
     dtype: str
     start_ns: int
     end_ns: int
+    wait_call_ns: int | None  # when its launching thread waits for it
     wait_ns: int  # until the last of its ranks has arrived
     transfer_ns: int
     meetings: tuple[tuple[Any, ...], ...]  # what it has in common with other ranks' transfers
     attention_ns: int | None  # of the ring step beside it: 0 where the rank computes nothing in it
     hidden_ns: int
     exposed_ns: int
+    exposed_waiting_ns: int  # of that the part before the last of its ranks arrived
     launched: bool = True  # the launch lies in the window too
 
 
@@ -129,6 +131,7 @@ class Work:
     end_ns: int | None = None
     last_ns: int = 0
     transfer_ns: int | None = None
+    wait_call_ns: int | None = None
 
     @property
     def peers(self) -> tuple[int, ...]:

@@ -338,6 +338,7 @@ class Rank:
             if work is None:
                 continue
             self._awaited[self.stream].append(work)
+            work.wait_call_ns = self.now if work.wait_call_ns is None else work.wait_call_ns
             if self.style.waits == "none":
                 continue
             if self.style.waits == "record" and self.style.metadata != "none":

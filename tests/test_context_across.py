@@ -9,6 +9,7 @@ import pytest
 from context_facts import Transfer
 from context_traces import CASES, draw
 
+import sp_profiler
 from sp_profiler.analysis.across import across_ranks
 from sp_profiler.analysis.rank import analyze_rank
 from sp_profiler.analysis.steps import WindowRule
@@ -48,3 +49,28 @@ def test_waits_and_transfers(tmp_path: Path, name: str) -> None:
 def _is_complete(transfer: Transfer, present: Counter[tuple[object, ...]]) -> bool:
     """Whether it and all that it waited for are in the files with their launches."""
     return transfer.launched and all(present[key] == key[-1] for key in transfer.meetings)
+
+
+ALONE = [
+    name for name, case in BY_NAME.items() if not case.tensor and name not in UNKNOWN and "cut" not in name
+]
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_what_is_exposed_before_the_last_arrival_is_skew(tmp_path: Path, name: str) -> None:
+    """And with attention beside it a hop has it for a partner, as far as the trace shows its wait."""
+    drawn = draw(BY_NAME[name], tmp_path)
+    report = sp_profiler.analyze(str(drawn.folder))
+    found = {(one.rank, one.start_ns, one.dur_ns, one.stream): one for one in report.collectives}
+    beside: set[str | None] = set()
+    for transfer in drawn.transfers:
+        one = found[transfer.rank, transfer.start_ns, transfer.end_ns - transfer.start_ns, transfer.stream]
+        assert one.exposed_by_cause_ns is not None
+        assert sum(one.exposed_by_cause_ns.values()) == one.exposed_share_ns
+        if one.exposed_share_ns == one.exposed_ns:  # no other transfer runs exposed beside it
+            assert one.exposed_by_cause_ns.get("peer-skew", 0) == transfer.exposed_waiting_ns
+        if transfer.said.purpose in ("kv", "dkv") and transfer.attention_ns:
+            beside.add(None if one.partner is None else one.partner.what)
+    if drawn.case.style.host:
+        assert beside <= {"attention"}
+    assert beside or drawn.case.scheme != "ring" or name == "ring-sync"

@@ -106,6 +106,17 @@ def test_roles(drawn: dict[str, Drawn], name: str) -> None:
             assert activities.is_gemm[row] == ("gemm" in (kernel or ""))
 
 
+# Where a window begins within a pass, the waits for what was launched before it are taken for others'.
+@pytest.mark.parametrize(
+    "name", [name for name in NAMES if BY_NAME[name].style.host and not name.startswith("cut")]
+)
+def test_every_hop_has_its_wait(drawn: dict[str, Drawn], name: str) -> None:
+    for rank in ranks_of(BY_NAME[name]):
+        for truth, found in pairs(drawn[name], rank, read(drawn[name], rank)):
+            if truth.launched and truth.said.purpose in ("kv", "dkv", "layout"):
+                assert found.wait_start_ns == truth.wait_call_ns, truth
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_phase(drawn: dict[str, Drawn], name: str) -> None:
     for rank in ranks_of(BY_NAME[name]):

@@ -197,6 +197,16 @@ class _Threads:
         waits = self.waits.get(thread, [])
         return waits[at] if at < len(waits) else None
 
+    def row_of_waits(self, first: _Wait) -> list[_Wait]:
+        """This wait and those that follow it with nothing launched in between."""
+        waits = self.waits[first.thread]
+        row = [first]
+        for wait in waits[bisect_left(self.starts[first.thread], first.start) + 1 :]:
+            if self.launched_between(first.thread, row[-1].start, wait.start):
+                break
+            row.append(wait)
+        return row
+
     def waits_from(self, thread: int, after: int, until: int | None) -> list[_Wait]:
         starts = self.starts.get(thread, [])
         low = bisect_left(starts, after)
@@ -249,11 +259,14 @@ class _ComputeStreams:
         self._main: dict[int, int] = {}
         self._launch: dict[int, Int64] = {}
         self._start: dict[int, Int64] = {}
+        self._all: dict[int, tuple[Int64, Int64]] = {}
         computes = np.flatnonzero((activities.kind == Kind.COMPUTATION) & (activities.launch_ns != NONE))
         length = activities.end_ns - activities.start_ns
         for device in np.unique(activities.device[computes]).tolist():
             mine = computes[activities.device[computes] == device]
             streams, place = np.unique(activities.stream[mine], return_inverse=True)
+            by_launch = mine[np.argsort(activities.launch_ns[mine], kind="stable")]
+            self._all[device] = activities.launch_ns[by_launch], activities.start_ns[by_launch]
             time = np.bincount(place.ravel(), weights=length[mine].astype(np.float64))
             main = int(streams[int(np.argmax(time))])
             mine = mine[activities.stream[mine] == main]
@@ -261,6 +274,14 @@ class _ComputeStreams:
             self._main[device] = main
             self._launch[device] = activities.launch_ns[mine]
             self._start[device] = activities.start_ns[mine]
+
+    def _any_begins_after(self, device: int, time: int) -> int | None:
+        """The same of the next computation on whatever stream."""
+        launch, start = self._all.get(device, (None, None))
+        if launch is None or start is None:
+            return None
+        at = int(np.searchsorted(launch, time, side="left"))
+        return int(start[at]) if at < len(launch) else None
 
     def begins_after(self, device: int, time: int) -> int | None:
         """When the next computation launched at or after `time` begins."""
@@ -272,6 +293,8 @@ class _ComputeStreams:
     def blocked(self, asked: _Asked, wait: int) -> bool:
         """Whether what is computed behind a wait began after the collective's end, as far as there is any."""
         begins = self.begins_after(asked.device, wait)
+        if asked.one.purpose == "layout":  # the copies behind it may run on another stream
+            begins = self._any_begins_after(asked.device, wait)
         return begins is None or begins >= asked.end - _JITTER_NS
 
     def is_apart(self, asked: _Asked) -> bool:
@@ -301,17 +324,7 @@ def _waits(asked: Sequence[_Asked], threads: _Threads, stream: _ComputeStreams) 
 
 def _recorded(others: Sequence[_Asked], threads: _Threads, stream: _ComputeStreams) -> dict[int, Span]:
     """Waits at once, and recorded waits in the order of the group's collectives."""
-    found: dict[int, Span] = {}
-    taken: set[tuple[int, int]] = set()
-    for one in others:
-        wait = threads.next_wait(one.thread, one.call_end)
-        if wait is None or threads.launched_between(one.thread, one.call_end, wait.start):
-            continue
-        if (wait.thread, wait.start) in taken or not stream.blocked(one, wait.start):
-            continue
-        if wait.group is None or wait.group == _name_of(one):
-            found[one.index] = (wait.start, wait.end)
-            taken.add((wait.thread, wait.start))
+    found, taken = _at_once(others, threads, stream)
     pending: dict[str, list[_Asked]] = defaultdict(list)
     happened: list[tuple[int, int, _Asked | _Wait]] = [
         (one.call_end, 0, one) for one in others if one.index not in found
@@ -340,6 +353,34 @@ def _recorded(others: Sequence[_Asked], threads: _Threads, stream: _ComputeStrea
             waiting.remove(whose)
             found[whose.index] = (what.start, what.end)
     return found
+
+
+def _at_once(
+    others: Sequence[_Asked], threads: _Threads, stream: _ComputeStreams
+) -> tuple[dict[int, Span], set[tuple[int, int]]]:
+    """Waits with nothing launched between the collective and them. Several in a row are for as many
+    collectives in a row (K and V, each by itself), in their order."""
+    found: dict[int, Span] = {}
+    taken: set[tuple[int, int]] = set()
+    before: dict[tuple[int, str], list[_Asked]] = defaultdict(list)
+    for one in sorted(others, key=lambda one: one.call_end):
+        earlier = before[one.thread, _name_of(one)]
+        earlier.append(one)
+        wait = threads.next_wait(one.thread, one.call_end)
+        if wait is None or threads.launched_between(one.thread, one.call_end, wait.start):
+            continue
+        row = [w for w in threads.row_of_waits(wait) if w.group is None or w.group == _name_of(one)]
+        several = [
+            other
+            for place, other in enumerate(reversed(earlier[-len(row) :]))
+            if threads.launched_between(one.thread, other.call_end, wait.start) == place
+            and other.index not in found
+        ]
+        for whose, its in zip(reversed(several), row, strict=False):
+            if (its.thread, its.start) not in taken and stream.blocked(whose, its.start):
+                found[whose.index] = (its.start, its.end)
+                taken.add((its.thread, its.start))
+    return found, taken
 
 
 def _name_of(asked: _Asked) -> str:
