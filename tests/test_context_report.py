@@ -446,6 +446,16 @@ def test_one_look_tells_whether_hops_are_hidden_and_how_even_the_work_is() -> No
         assert part.capitalize().replace(", ", ", ") in markdown.render_comparison(runs(), "demo")
 
 
+def test_what_was_not_measured_is_no_zero_side_by_side() -> None:
+    found = replace(draw(Ring()), hops=[], balance=[], models=[])
+    (one,) = context_compare.listings([named(with_context(found), "ring", "zigzag", "sync")])
+    assert one.rows == [["Ring zigzag sync", None, None, None, None, "Ring attention", "zigzag", 4]]
+    (told,) = comparison([named(with_context(found), "ring", "zigzag", "sync")])["runs"][0][
+        "context_parallel"
+    ]
+    assert (told["hidden_ns"], told["exposed_ns"], told["hidden_ratio"]) == (None, None, None)
+
+
 def test_the_answers_say_it_in_words() -> None:
     hidden, even = context_compare.answers(runs())
     assert hidden == (

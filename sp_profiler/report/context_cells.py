@@ -33,17 +33,25 @@ def cells(
     optional: Sequence[str] = (),
     leave_out: Sequence[str] = (),
 ) -> tuple[list[tuple[str, str, str]], list[Row]]:
-    """Columns and rows of a listing: the scheme in front where there is more than one kind, and without
-    the columns `leave_out` (labels) and those of `optional` in which no row has a value; 0 counts as none."""
+    """Columns and rows of a listing, the scheme in front where there is more than one kind; `optional` and
+    `leave_out` as in `without_empty`."""
     several = len(kinds) > 1
     shown = [("Scheme", TEXT, ""), *columns] if several else list(columns)
     made = [[family.short_name, *row] if several else row for family, row in rows]
+    return without_empty(shown, made, optional, leave_out)
+
+
+def without_empty(
+    columns: Columns, rows: Sequence[Row], optional: Sequence[str], leave_out: Sequence[str] = ()
+) -> tuple[list[tuple[str, str, str]], list[Row]]:
+    """Without the columns `leave_out` (labels), and those of `optional` in which no row has a value; 0 counts
+    as none."""
     kept = [
         at
-        for at, (label, *_) in enumerate(shown)
-        if label not in leave_out and (label not in optional or any(row[at] for row in made))
+        for at, (label, *_) in enumerate(columns)
+        if label not in leave_out and (label not in optional or any(row[at] for row in rows))
     ]
-    return [shown[at] for at in kept], [[row[at] for at in kept] for row in made]
+    return [columns[at] for at in kept], [[row[at] for at in kept] for row in rows]
 
 
 def places(columns: Columns, *labels: str) -> list[int]:

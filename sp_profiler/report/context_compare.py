@@ -14,6 +14,7 @@ from sp_profiler.report.context import (
     exposure,
     families,
 )
+from sp_profiler.report.context_cells import INT, MS, PARTS, RATIO, TEXT, Row, part_cells, without_empty
 from sp_profiler.report.format import listed, percent, visible
 from sp_profiler.report.model import Report, by_step, windows_of
 from sp_profiler.report.view_ranks import Listing
@@ -40,57 +41,41 @@ def side_by_side(reports: Sequence[Report]) -> Listing:
     ]
     whole = all(by_step(report) for report in reports)
     columns = (
-        ("Run", "text", ""),
-        ("Hidden, forward", "ratio", "%"),
-        ("Hidden, backward", "ratio", "%"),
-        ("Even, measured", "ratio", "%"),
-        ("By counting", "ratio", "%"),
-        ("Exposed", "ms", "ms"),
-        ("Communication", "ms", "ms"),
-        ("Imbalance", "ms", "ms"),
-        ("Skew", "ms", "ms"),
-        ("Layout copies", "ms", "ms"),
-        ("Scheme", "text", ""),
-        ("Layout", "text", ""),
-        ("Ranks", "int", ""),
+        ("Run", TEXT, ""),
+        ("Hidden, forward", RATIO, "%"),
+        ("Hidden, backward", RATIO, "%"),
+        ("Even, measured", RATIO, "%"),
+        ("By counting", RATIO, "%"),
+        ("Exposed", MS, "ms"),
+        *PARTS,
+        ("Layout copies", MS, "ms"),
+        ("Scheme", TEXT, ""),
+        ("Layout", TEXT, ""),
+        ("Ranks", INT, ""),
     )
-    optional = ("Skew", "Imbalance", "Communication", "Layout copies", "By counting", "Layout")
-    kept = [
-        at
-        for at, (name, *_) in enumerate(columns)
-        if name not in optional or any(row[at] is not None for row in rows)
-    ]
+    optional = (*(label for label, *_ in PARTS), "Layout copies", "By counting", "Layout")
+    shown, made = without_empty(columns, rows, optional)
     note = (
         "Hidden: of the time of hops and other transfers, each by itself: two at once both count. Even: an "
-        "even division of attention over the sum "
-        "of the ring steps' slowest ranks, of forward and backward the lower one."
+        "even division of attention over the sum of the ring steps' slowest ranks, of forward and backward "
+        "the lower one."
     )
+    basis = f"means per {'step and ' if whole else ''}rank"
     return Listing(
-        "context-compare",
-        "Context parallelism side by side",
-        [columns[at] for at in kept],
-        [[row[at] for at in kept] for row in rows],
-        note,
-        f"means per {'step and ' if whole else ''}rank",
-        (),
-        [],
+        "context-compare", "Context parallelism side by side", shown, made, note, basis, first_dropped=()
     )
 
 
-def _row(report: Report, family: Family) -> list[Any]:
+def _row(report: Report, family: Family) -> Row:
+    """Times are null where no transfer was measured."""
     count = windows_of(report)
-    whole = family.exposure()
-    parts: list[float | None] = [whole.communication_ns, whole.imbalance_ns, whole.skew_ns]
-    parts = [None if whole.unknown_ns else ns / count for ns in parts if ns is not None]
+    _, *times = part_cells(family.exposure(), count if family.hops else 0)
     ratios = [family.exposure(phase).hidden_ratio for phase in ("forward", "backward")]
-    measured, ideal = evenness(family)
     copies = sum(one.copy_ns for one in family.layout_copies) / count if family.layout_copies else None
     one = family.first
     name = SCHEME_NAMES[one.scheme].split(" (")[0]
-    return [
-        run_label(report), *ratios, measured, ideal, whole.exposed_ns / count if family.hops else None,
-        *parts, copies, name, one.layout, len(one.ranks) * len(family.schemes),
-    ]  # fmt: skip
+    ranks = len(one.ranks) * len(family.schemes)
+    return [run_label(report), *ratios, *evenness(family), *times, copies, name, one.layout, ranks]
 
 
 def evenness(family: Family) -> tuple[float | None, float | None]:
