@@ -4,7 +4,8 @@ A collective of torch runs on a stream of its own; `work.wait()` makes the curre
 show that as a `record_param_comms` named `wait`, as `_c10d_functional::wait_tensor` and as a
 `cudaStreamWaitEvent` (`hipStreamWaitEvent`); none says for which collective. Rules, the first that gives one:
 
-at-once       the next wait of the launching thread, with nothing launched in between
+at-once       the next wait of the launching thread, with nothing launched in between; of several in a
+              row one for each of as many collectives
 in-order      a recorded `wait` of the group: for its oldest collective that nobody waited for yet; of
               sends and receives without metadata, for which none is recorded, a stream's wait
 reducer       the waits behind the last bucket that DDP's reducer launched: one for each bucket, in order
@@ -25,12 +26,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from sp_profiler.classify.blocked import Asked, ComputeStreams
 from sp_profiler.classify.collectives import SEND_RECV, is_collective, unified_op
 from sp_profiler.classify.context import Context
 from sp_profiler.classify.tables import Activities, Collective, Kind
 from sp_profiler.trace.tables import NONE, Category, Int64
 
-_JITTER_NS = 1000  # between the end of a collective and the start of what waited for it
 _STREAM_WAIT = re.compile(r"^(?:cu(?:da)?|hip)StreamWaitEvent")
 _LAUNCHING = re.compile(r"^_?c10d(?:_functional)?::(?!wait)|^record_param_comms$|^nccl:")
 _WAIT_OPERATOR = re.compile(r"^_?c10d_functional::wait")
@@ -52,9 +53,9 @@ def with_device_waits(
     if not collectives:
         return collectives
     threads = _Threads(context, launch)
-    stream = _ComputeStreams(activities)
+    stream = ComputeStreams(activities)
     found = list(collectives)
-    asked: list[_Asked] = []
+    asked: list[Asked] = []
     rows = np.array([one.activity for one in collectives], np.int64)
     position, columns = (
         launch[rows],
@@ -70,7 +71,7 @@ def with_device_waits(
     )
     for i, at, thread, *places in told:
         one = collectives[i]
-        about = _Asked(i, at, thread, threads.call_end(at), one, *places)
+        about = Asked(i, at, thread, threads.call_end(at), one, *places)
         shards = one.purpose_rule == "operator-name" and one.purpose in ("param-gather", "param-grad")
         if stream.is_apart(about) and (shards or (one.is_async is False and stream.ran_beside(about))):
             found[i] = replace(one, is_async=True)
@@ -87,33 +88,6 @@ def with_device_waits(
             is_async=True if reduced else found[about.index].is_async,
         )
     return tuple(found)
-
-
-class _Asked:
-    """One collective whose wait is looked for."""
-
-    def __init__(
-        self,
-        index: int,
-        position: int,
-        thread: int,
-        call_end: int,
-        one: Collective,
-        device: int,
-        stream: int,
-        end: int,
-        step: int,
-    ) -> None:
-        self.index = index
-        self.position = position
-        self.thread = thread
-        self.call_end = call_end
-        self.one = one
-        self.device = device
-        self.stream = stream
-        self.end = end
-        self.is_sharding = one.purpose_rule == "operator-name" and one.purpose == "param-gather"
-        self.step = step
 
 
 @dataclass(frozen=True)
@@ -252,65 +226,10 @@ def _is_wait_record(context: Context) -> np.ndarray:
     )
 
 
-class _ComputeStreams:
-    """The computation on the stream of each device that holds most of it, in order of launch."""
-
-    def __init__(self, activities: Activities) -> None:
-        self._main: dict[int, int] = {}
-        self._launch: dict[int, Int64] = {}
-        self._start: dict[int, Int64] = {}
-        self._all: dict[int, tuple[Int64, Int64]] = {}
-        computes = np.flatnonzero((activities.kind == Kind.COMPUTATION) & (activities.launch_ns != NONE))
-        length = activities.end_ns - activities.start_ns
-        for device in np.unique(activities.device[computes]).tolist():
-            mine = computes[activities.device[computes] == device]
-            streams, place = np.unique(activities.stream[mine], return_inverse=True)
-            by_launch = mine[np.argsort(activities.launch_ns[mine], kind="stable")]
-            self._all[device] = activities.launch_ns[by_launch], activities.start_ns[by_launch]
-            time = np.bincount(place.ravel(), weights=length[mine].astype(np.float64))
-            main = int(streams[int(np.argmax(time))])
-            mine = mine[activities.stream[mine] == main]
-            mine = mine[np.argsort(activities.launch_ns[mine], kind="stable")]
-            self._main[device] = main
-            self._launch[device] = activities.launch_ns[mine]
-            self._start[device] = activities.start_ns[mine]
-
-    def _any_begins_after(self, device: int, time: int) -> int | None:
-        """The same of the next computation on whatever stream."""
-        launch, start = self._all.get(device, (None, None))
-        if launch is None or start is None:
-            return None
-        at = int(np.searchsorted(launch, time, side="left"))
-        return int(start[at]) if at < len(launch) else None
-
-    def begins_after(self, device: int, time: int) -> int | None:
-        """When the next computation launched at or after `time` begins."""
-        if device not in self._launch:
-            return None
-        at = int(np.searchsorted(self._launch[device], time, side="left"))
-        return int(self._start[device][at]) if at < len(self._launch[device]) else None
-
-    def blocked(self, asked: _Asked, wait: int) -> bool:
-        """Whether what is computed behind a wait began after the collective's end, as far as there is any."""
-        begins = self.begins_after(asked.device, wait)
-        if asked.one.purpose == "layout":  # the copies behind it may run on another stream
-            begins = self._any_begins_after(asked.device, wait)
-        return begins is None or begins >= asked.end - _JITTER_NS
-
-    def is_apart(self, asked: _Asked) -> bool:
-        """Whether the collective runs on another stream than the computation."""
-        return asked.stream != self._main.get(asked.device)
-
-    def ran_beside(self, asked: _Asked) -> bool:
-        """Whether computation launched behind the collective's call began before its end."""
-        begins = self.begins_after(asked.device, asked.call_end)
-        return begins is not None and begins < asked.end - _JITTER_NS
-
-
 # --- which wait is whose --------------------------------------------------------------------------------
 
 
-def _waits(asked: Sequence[_Asked], threads: _Threads, stream: _ComputeStreams) -> list[tuple[_Asked, Span]]:
+def _waits(asked: Sequence[Asked], threads: _Threads, stream: ComputeStreams) -> list[tuple[Asked, Span]]:
     found: dict[int, Span] = _copied_out([one for one in asked if one.is_sharding], threads, stream)
     others = [one for one in asked if not one.is_sharding]
     reduced = [one for one in others if one.one.purpose_rule == "accumulate-grad" and threads.has_reducer]
@@ -322,11 +241,11 @@ def _waits(asked: Sequence[_Asked], threads: _Threads, stream: _ComputeStreams) 
     return [(one, found[one.index]) for one in asked if one.index in found]
 
 
-def _recorded(others: Sequence[_Asked], threads: _Threads, stream: _ComputeStreams) -> dict[int, Span]:
+def _recorded(others: Sequence[Asked], threads: _Threads, stream: ComputeStreams) -> dict[int, Span]:
     """Waits at once, and recorded waits in the order of the group's collectives."""
     found, taken = _at_once(others, threads, stream)
-    pending: dict[str, list[_Asked]] = defaultdict(list)
-    happened: list[tuple[int, int, _Asked | _Wait]] = [
+    pending: dict[str, list[Asked]] = defaultdict(list)
+    happened: list[tuple[int, int, Asked | _Wait]] = [
         (one.call_end, 0, one) for one in others if one.index not in found
     ]
     happened += [
@@ -336,7 +255,7 @@ def _recorded(others: Sequence[_Asked], threads: _Threads, stream: _ComputeStrea
         if (wait.thread, wait.start) not in taken
     ]
     for _, _, what in sorted(happened, key=lambda item: item[:2]):
-        if isinstance(what, _Asked):
+        if isinstance(what, Asked):
             pending[_name_of(what)].append(what)
             continue
         waiting = pending.get(what.group or "", [])
@@ -356,13 +275,13 @@ def _recorded(others: Sequence[_Asked], threads: _Threads, stream: _ComputeStrea
 
 
 def _at_once(
-    others: Sequence[_Asked], threads: _Threads, stream: _ComputeStreams
+    others: Sequence[Asked], threads: _Threads, stream: ComputeStreams
 ) -> tuple[dict[int, Span], set[tuple[int, int]]]:
     """Waits with nothing launched between the collective and them. Several in a row are for as many
     collectives in a row (K and V, each by itself), in their order."""
     found: dict[int, Span] = {}
     taken: set[tuple[int, int]] = set()
-    before: dict[tuple[int, str], list[_Asked]] = defaultdict(list)
+    before: dict[tuple[int, str], list[Asked]] = defaultdict(list)
     for one in sorted(others, key=lambda one: one.call_end):
         earlier = before[one.thread, _name_of(one)]
         earlier.append(one)
@@ -383,18 +302,18 @@ def _at_once(
     return found, taken
 
 
-def _name_of(asked: _Asked) -> str:
+def _name_of(asked: Asked) -> str:
     return asked.one.group_name or ""
 
 
-def _reducers(buckets: Sequence[_Asked], threads: _Threads, stream: _ComputeStreams) -> dict[int, Span]:
+def _reducers(buckets: Sequence[Asked], threads: _Threads, stream: ComputeStreams) -> dict[int, Span]:
     """The waits that directly follow the last bucket of a backward, one for each of its buckets."""
     found: dict[int, Span] = {}
-    by_backward: dict[tuple[int, int], list[_Asked]] = defaultdict(list)
+    by_backward: dict[tuple[int, int], list[Asked]] = defaultdict(list)
     for one in sorted(buckets, key=lambda one: one.call_end):
         by_backward[one.thread, one.step].append(one)
     for (thread, _), mine in by_backward.items():
-        run: list[_Asked] = []
+        run: list[Asked] = []
         for place, one in enumerate(mine):
             run.append(one)
             until = mine[place + 1].call_end if place + 1 < len(mine) else None
@@ -408,7 +327,7 @@ def _reducers(buckets: Sequence[_Asked], threads: _Threads, stream: _ComputeStre
     return found
 
 
-def _copied_out(gathers: Sequence[_Asked], threads: _Threads, stream: _ComputeStreams) -> dict[int, Span]:
+def _copied_out(gathers: Sequence[Asked], threads: _Threads, stream: ComputeStreams) -> dict[int, Span]:
     """FSDP2's all-gathers: the next copy out of the same module."""
     found: dict[int, Span] = {}
     if not gathers:
