@@ -195,7 +195,8 @@ def _page(app: Dash, store: Store, settings: Settings, views: dict[str, ModuleTy
                 "This is a defect of sp-profile; what it was doing is on the terminal. The other views work."
             )
             content = parts.notice("This view failed", told, kind="bad")
-        return _which(store, ref, found), downloads.menu(found), content, None, key
+        shown_as = parts.attrs({"data-view": state.view, "data-run": ref.id, "data-theme": state.theme or ""})
+        return _which(store, ref, found), downloads.menu(found), html.Div(content, **shown_as), None, key
 
 
 def _no_key(opened: Opened, state: Shown) -> Any:

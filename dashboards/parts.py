@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dash_ag_grid as dag
+import dash_mantine_components as dmc
 from dash import dcc, html
 
 from sp_profiler.ledger import LedgerEntry
@@ -125,6 +126,7 @@ def graph(name: str, plot: Mapping[str, Any], theme: str, *, label: str = "") ->
             ),
         ],
         className="plot",
+        style={"minHeight": f"{height}px"},
         role="img",
         **attrs({"aria-label": label or name}),
     )
@@ -165,7 +167,7 @@ def part(made: Part, theme: str) -> list[Any]:
         panel(one.title, one.text, graph(name, made.plots[name], theme, label=one.title), width=one.width)
         for name, one in made.panels.items()
     ]
-    return [html.Div(plots, className="grid"), *(table_panel(table, theme) for table in made.tables)]
+    return [html.Div(plots, className="grid"), *tables("In numbers", made.tables, theme)]
 
 
 def notice(title: str, *text: Any, kind: str = "") -> html.Section:
@@ -173,6 +175,26 @@ def notice(title: str, *text: Any, kind: str = "") -> html.Section:
     return html.Section(
         [html.H2(title), *(html.P(one) for one in text)], className=f"notice {kind}".strip(), role="status"
     )
+
+
+def tables(
+    title: str, given: Sequence[Table], theme: str, tools: Mapping[str, Any] | None = None
+) -> list[Any]:
+    """Tables one at a time, behind tabs: only the one in front is made. `tools` by the id of a table."""
+    tools = tools or {}
+    if not given:
+        return []
+    if len(given) == 1:
+        return [table_panel(given[0], theme, tools.get(given[0].id))]
+    heads = [dmc.TabsTab(one.title, value=one.id) for one in given]
+    panels = [
+        dmc.TabsPanel(
+            [html.P([one.note, " ", tools.get(one.id)], className="note"), grid(one, theme)], value=one.id
+        )
+        for one in given
+    ]
+    inside = dmc.Tabs([dmc.TabsList(heads), *panels], value=given[0].id, keepMounted=False)
+    return [panel(title, "", inside)]
 
 
 def table_panel(table: Table, theme: str, tools: Any = None) -> html.Section:

@@ -12,6 +12,7 @@ import ipaddress
 import secrets
 import socket
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 import flask
@@ -76,6 +77,8 @@ def guard(app: Dash, address: Address) -> None:
         origin = request.headers.get("Origin")
         if origin is not None and urlsplit(origin).netloc != request.host:
             return _refused(403, "requests from other sites are refused")
+        if request.path == "/_reload-hash":  # of Dash's development tools
+            return _refused(404, "not found")
         return _check_token(request, address)
 
     @server.after_request
@@ -154,8 +157,15 @@ def listen(address: Address) -> socket.socket:
     return bound
 
 
+def make_server(app: Dash, bound: socket.socket) -> Any:
+    """A server on the socket: `run()` answers until `close()`."""
+    from waitress.server import create_server
+
+    return create_server(
+        app.server, sockets=[bound], threads=8, ident=None, clear_untrusted_proxy_headers=True
+    )
+
+
 def serve(app: Dash, bound: socket.socket) -> None:
     """Answer until interrupted."""
-    import waitress
-
-    waitress.serve(app.server, sockets=[bound], threads=8, ident=None, clear_untrusted_proxy_headers=True)
+    make_server(app, bound).run()

@@ -102,9 +102,9 @@ class Store:
         decode: Callable[..., Any] = decode_cached,
     ) -> None:
         self._find = find
-        self._rule = rule or WindowRule()
-        self._limits = limits
-        self._decode = decode
+        self.rule = rule or WindowRule()
+        self.limits = limits
+        self.decode = decode
         self._lock = threading.RLock()
         self._runs: dict[str, RunRef] = {}
         self._open: OrderedDict[str, tuple[Stamp, Future[Opened]]] = OrderedDict()
@@ -218,7 +218,7 @@ class Store:
         """Where this run is kept between two starts; None for what is read as fast as an entry."""
         folder = cache_folder()
         sizes = [os.path.getsize(file) for file in files.files if os.path.isfile(file)]
-        if folder is None or self._decode is not decode_cached or sum(sizes) < SMALLEST_BYTES:
+        if folder is None or self.decode is not decode_cached or sum(sizes) < SMALLEST_BYTES:
             return None
         told = (
             VERSION,
@@ -227,9 +227,9 @@ class Store:
             os.path.abspath(files.root),
             repr(files.run_json),
             [astuple(entry) for entry in files.ledger],
-            astuple(self._rule),
-            astuple(self._limits),
-            [(file, content_key(file, self._limits)) for file in files.files],
+            astuple(self.rule),
+            astuple(self.limits),
+            [(file, content_key(file, self.limits)) for file in files.files],
         )
         digest = hashlib.blake2b(repr(told).encode("utf-8", "surrogatepass"), digest_size=20)
         return folder / f"run-{digest.hexdigest()}"
@@ -249,9 +249,9 @@ class Store:
 
         report = analyze_files(
             ref.files,
-            self._rule,
-            limits=self._limits,
-            decode=self._decode,
+            self.rule,
+            limits=self.limits,
+            decode=self.decode,
             on_file=advance,
             on_rank=advance,
             keep_lanes=keep_lanes,

@@ -97,6 +97,25 @@ class Page:
         self.send("Page.navigate", url=path.resolve().as_uri())
         self.wait_for("document.readyState === 'complete'")
 
+    def visit(self, url: str) -> None:
+        """Open an address; what came before is forgotten."""
+        self.problems.clear()
+        self.requests.clear()
+        self.send("Page.navigate", url=url)
+        self.wait_for(
+            f"document.readyState === 'complete' && location.href.startsWith({json.dumps(url[:30])})"
+        )
+
+    def mouse(self, kind: str, x: float, y: float) -> None:
+        """A mouse event at a point of the page: `mouseMoved`, `mousePressed`, `mouseReleased`."""
+        button = "none" if kind == "mouseMoved" else "left"
+        clicks = 0 if kind == "mouseMoved" else 1
+        self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, button=button, clickCount=clicks)
+
+    def click(self, x: float, y: float) -> None:
+        for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+            self.mouse(kind, x, y)
+
     def run(self, expression: str) -> Any:
         """The value of a JavaScript expression (promises awaited)."""
         result = self.send("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)

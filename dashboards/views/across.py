@@ -26,7 +26,7 @@ def layout(store: Store, opened: Opened, state: Shown) -> list[Any]:
         return [parts.notice("Nothing to compare", told)]
     return [
         html.Div(panels, className="grid"),
-        *(parts.table_panel(one, theme, tools=_csv(opened, one.id)) for one in tables),
+        *parts.tables("In numbers", tables, theme, {one.id: _csv(opened, one.id) for one in tables}),
     ]
 
 

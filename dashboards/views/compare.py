@@ -163,7 +163,7 @@ def _changes(pair: Pair, theme: str) -> list[Any]:
     ]
     return [
         html.Div(panels, className="grid"),
-        *(parts.table_panel(one, theme) for one in tables if one.rows),
+        *parts.tables("In numbers", [one for one in tables if one.rows], theme),
     ]
 
 

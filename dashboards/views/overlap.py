@@ -71,15 +71,13 @@ def _layers(opened: Opened, theme: str) -> list[Any]:
 
 def _tables(opened: Opened, theme: str) -> list[Any]:
     report = opened.report
-    halves = [one for one in view.exposed_tables(report) if one.rows]
-    made = (view.kinds_table(report), view.contention_table(report), view.gemms_table(report))
-    wide = [one for one in made if one.rows]
-    last = halves[-1] if len(halves) % 2 else None
-    inside = [
-        parts.panel(one.title, one.note, parts.grid(one, theme), width="wide" if one is last else "")
-        for one in halves
-    ]
-    return [html.Div(inside, className="grid"), *(parts.table_panel(one, theme) for one in wide)]
+    made = (
+        view.kinds_table(report),
+        *view.exposed_tables(report),
+        view.contention_table(report),
+        view.gemms_table(report),
+    )
+    return parts.tables("By kind, cause, purpose, module…", [one for one in made if one.rows], theme)
 
 
 # --- filters -----------------------------------------------------------------------------------------
@@ -200,12 +198,14 @@ def _table(opened: Opened, rows: Int64) -> Table:
 
 
 def _grid(opened: Opened, rows: Int64, theme: str) -> Any:
-    table = _table(opened, rows)
-    return parts.grid(table, theme, _HIGH, getRowId="params.data['0']") if table.columns else None
+    columns = [parts.column_def(str(n), column) for n, column in enumerate(_table(opened, rows).columns)]
+    keyed = grid_rows(opened, rows)
+    return parts.grid_of("grid-collectives", columns, keyed, theme, _HIGH, getRowId="params.data.key")
 
 
 def grid_rows(opened: Opened, rows: Int64) -> list[dict[str, Any]]:
-    return parts.row_data(_table(opened, rows))
+    """The rows with a key of text, as ag-grid wants it: the collective's id."""
+    return [row | {"key": str(row["0"])} for row in parts.row_data(_table(opened, rows))]
 
 
 def register(app: Dash, store: Store) -> None:
