@@ -72,7 +72,7 @@ def outcomes(world: int) -> Outcomes:
     """Everything that is run at this world size; the first caller waits for it."""
     folder = Path(tempfile.mkdtemp(prefix="sp-context-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    run_ranks("context_ranks", folder, ranks=world)
+    run_ranks("context_ranks", folder, ranks=world, timeout_s=500)
     attention, models = pickle.loads((folder / "outcomes.pickle").read_bytes())
     return Outcomes(attention, models, folder)
 
