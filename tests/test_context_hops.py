@@ -197,6 +197,29 @@ def test_a_pass_that_lacks_a_hop_is_in_no_figure() -> None:
     assert [(note.code, note.count) for note in notes] == [("context-pass-incomplete", 4)]
 
 
+def test_a_ring_with_another_number_of_hops_than_it_has_ranks_for() -> None:
+    """Two of four ranks have a trace; each pass has five hops, all to one neighbour, each beside a block."""
+    ranks = [
+        [
+            one
+            for k in range(5)
+            for one in (
+                hop(100 * k, 100 * k + 20, 100 * k, of=CP4, rank=rank),
+                attention(100 * k, 100 * k + 90, 100 * k + 1),
+            )
+        ]
+        for rank in (0, 1)
+    ]
+    results = [analyze_rank(*draw(*rows, rank=rank), WHOLE) for rank, rows in enumerate(ranks)]
+    found, _ = context_parallel(results, None, None)
+    assert found is not None
+    (scheme,) = found.schemes
+    assert (scheme.scheme, scheme.ranks, scheme.forward_passes) == ("ring", [0, 1, 2, 3], 1)
+    mine = of_rank(found, 0)
+    assert [one.hop for one in mine] == [0, 1, 2, 3, 4]
+    assert {(one.hidden_ns, one.exposed_ns, one.attention_ns) for one in mine} == {(20, 0, 90)}
+
+
 @pytest.mark.parametrize("purpose", ["pipeline", "other", "expert"])
 def test_other_communication_is_never_taken_for_a_ring(purpose: str) -> None:
     pair = group_of(0, 1, description="pp")

@@ -33,6 +33,23 @@ def test_forward_that_begins_with_the_own_block() -> None:
     assert not any(found.slot_is_tail)
 
 
+def test_forward_all_the_way_round() -> None:
+    found = reading("kkkk", ".AAAA", 4)
+    assert told(found) == ["0:kv0", "0:kv1", "0:kv2", "0:kv3"]
+    assert found.slot_step == (-1, 0, 1, 2, 3)
+    assert not any(found.slot_is_tail)
+
+
+def test_own_blocks_first_in_passes_that_nothing_separates() -> None:
+    whole = reading("kkkk", "AAAAA", 3)
+    assert whole.slot_pass == (0, 0, 0, 1, 1)
+    assert whole.slot_step == (0, 1, 2, 1, 2)
+    assert whole.slot_is_border == (False, False, True, False, False)  # the last block and the next own one
+    causal = reading("kkkkkk", "A..A...", 4)  # a rank with its own block alone
+    assert causal.slot_pass == (0, 0, 0, 1, 1, 1, 1)
+    assert causal.slot_step[3] == 0
+
+
 def test_a_causal_rank_with_nothing_to_compute() -> None:
     assert told(reading("kkk", ".A..", 4)) == ["0:kv0", "0:kv1", "0:kv2"]
 
@@ -118,6 +135,7 @@ def test_a_ring_whose_blocks_have_a_softmax_each_is_no_ring_self_attention() -> 
     [
         ("kk", ".AA", 4, False),  # a hop is missing
         ("kdkd", ".A.A.", 4, True),
+        ("kkkkk", ".AAAAA", 4, False),
         ("kkk", ".AAA", 1, False),
         ("r", "..", 4, True),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from sp_profiler.analysis.context_parallel.balance import balance_of
-from sp_profiler.analysis.context_parallel.families import EXCHANGES, UNKNOWN
+from sp_profiler.analysis.context_parallel.families import EXCHANGES, GATHERS, UNKNOWN
 from sp_profiler.analysis.context_parallel.hops import hops_of, pass_hops
 from sp_profiler.analysis.context_parallel.lines import PHASES
 from sp_profiler.analysis.context_parallel.model import models_of
 from sp_profiler.analysis.context_parallel.results import ContextParallel, Hop, LayoutCopies
-from sp_profiler.analysis.context_parallel.schemes import kind_of, schemes_of
+from sp_profiler.analysis.context_parallel.schemes import schemes_of
 from sp_profiler.analysis.context_parallel.split import split
-from sp_profiler.analysis.context_parallel.tables import Rows, Shown, rows_of, shown_in
+from sp_profiler.analysis.context_parallel.tables import Rows, Shown, kind_of, rows_of, shown_in
 from sp_profiler.analysis.context_parallel.told import told_of
 from sp_profiler.analysis.joined import Joined
 from sp_profiler.analysis.results import RankResult
@@ -56,21 +57,30 @@ def context_parallel(
 
 
 def _of_one_kind(shown: list[Shown]) -> list[Shown]:
-    """The families of each group that are of the kind that most of its ranks show; of a rank that shows
-    another its transfers stay unread. A group may hold all-to-alls and a ring: those are told apart."""
+    """The families of each group that were read as those of most ranks; of another kind, or of another number
+    of ring steps, a rank's passes stay unread. All-to-alls and a ring of one group are told apart."""
     found: list[Shown] = []
     groups: dict[tuple[str, bool], list[Shown]] = {}
     for one in shown:
         groups.setdefault((one.group, one.family.kind == EXCHANGES), []).append(one)
     for members in groups.values():
         kind = kind_of(members)
+        steps = Counter(_steps(one) for one in members if one.family.kind == kind)
+        usual = max(steps, key=lambda many: (steps[many], many))
         found += [
-            one
-            if one.family.kind in (kind, UNKNOWN)
-            else replace(one, family=replace(one.family, kind=UNKNOWN))
+            one if one.family.kind == kind and (kind == GATHERS or _steps(one) == usual) else _unread(one)
             for one in members
         ]
     return found
+
+
+def _steps(one: Shown) -> int:
+    return one.family.passes.attention_ns.shape[1]
+
+
+def _unread(one: Shown) -> Shown:
+    passes = replace(one.family.passes, is_whole=np.zeros(len(one.family.passes), np.bool_))
+    return replace(one, family=replace(one.family, kind=UNKNOWN, passes=passes))
 
 
 def _layout_copies(shown: Sequence[Shown], rows: Rows) -> list[LayoutCopies]:

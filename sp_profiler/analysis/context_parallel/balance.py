@@ -10,7 +10,7 @@ from sp_profiler.analysis.context_parallel.families import GATHERS, RING, SELF_A
 from sp_profiler.analysis.context_parallel.lines import FORWARD, PHASES
 from sp_profiler.analysis.context_parallel.medians import medians
 from sp_profiler.analysis.context_parallel.results import Balance, Hop
-from sp_profiler.analysis.context_parallel.tables import Shown
+from sp_profiler.analysis.context_parallel.tables import Shown, kind_of
 from sp_profiler.analysis.context_parallel.told import Told
 from sp_profiler.theory.ring import limit_balance, score_balance
 from sp_profiler.trace.tables import Int64
@@ -74,7 +74,7 @@ def balance_of(
     causal: bool | None,
 ) -> list[Balance]:
     """One for each phase that is shown. `hops` are those of the group."""
-    kind = members[0].family.kind
+    kind = kind_of(members)
     ranks = ring_ranks(members)
     if kind not in (RING, SELF_ATTENTION, GATHERS) or not ranks:
         return []

@@ -20,8 +20,7 @@ def models_of(
 ) -> list[StepModel]:
     """One for each phase of a ring. `members` are the places in `shown` of the group's families."""
     found: list[StepModel] = []
-    if shown[members[0]].family.kind not in (RING, SELF_ATTENTION):
-        return found
+    members = [s for s in members if shown[s].family.kind in (RING, SELF_ATTENTION)]
     mine = np.isin(hops.shown, members)
     for phase, name in enumerate(PHASES):
         chosen = mine & (hops.phase == phase)

@@ -32,8 +32,10 @@ class Reading:
     slot_pass: tuple[int, ...]
     slot_step: tuple[int, ...]  # ring step of the attention in the slot, NO_STEP for none
     slot_is_tail: tuple[bool, ...]  # holds the step after it as well: nothing was launched between the two
+    slot_is_border: tuple[bool, ...]  # holds the next pass's step 0 as well
     repeats: tuple[bool, ...]  # a pass of forward that backward repeats
     kernels: int  # for each hop
+    steps: int  # ring steps of a pass
 
     @property
     def passes(self) -> int:
@@ -58,9 +60,11 @@ def read(hops: str, slots: str, size: int, is_backward: bool, in_pairs: bool = F
         return None
     reading = _self_attention(hops, slots, size)
     if reading is None and "d" not in hops and not (is_backward and _may_be_gradients(hops, size)):
-        reading = _forward(hops.replace("u", "k"), slots, size, in_pairs)
+        reading = _forward(hops.replace("u", "k"), slots, size, in_pairs, turn=size - 1)
     if reading is None:
         reading = _together(hops, slots, size) or _backward(_told_apart(hops, size), slots, size, in_pairs)
+    if reading is None and "d" not in hops:  # once more round, back to where each block came from
+        reading = _forward(hops.replace("u", "k"), slots, size, in_pairs, turn=size)
     return reading
 
 
@@ -135,7 +139,7 @@ def _self_attention(hops: str, slots: str, size: int) -> Reading | None:
         tail.append(at == turn - 1)
     return Reading(
         "ring-self-attention", tuple(of_pass), tuple(payload), tuple(hop), tuple(slot_pass), tuple(slot_step),
-        tuple(tail), (False,) * passes, 1,
+        tuple(tail), (False,) * len(tail), (False,) * passes, 1, 2 * size,
     )  # fmt: skip
 
 
@@ -144,10 +148,9 @@ def _merged(slots: str, low: int, high: int) -> str:
     return "S" if "S" in held else "A" if "A" in held else "."
 
 
-def _forward(hops: str, slots: str, size: int, in_pairs: bool) -> Reading | None:
-    """p - 1 hops of K, V. The block after the last hop is launched after the one beside it, unless the own
-    block comes before the first hop."""
-    turn = size - 1
+def _forward(hops: str, slots: str, size: int, in_pairs: bool, *, turn: int) -> Reading | None:
+    """p - 1 hops of K, V (or p, all the way round). The block after the last hop is launched after the one
+    beside it, unless the own block comes before the first hop."""
     if set(hops) != {"k"} or len(hops) % turn:
         return None
     whole = len(hops) // turn
@@ -158,19 +161,24 @@ def _forward(hops: str, slots: str, size: int, in_pairs: bool) -> Reading | None
     hop = [n % each // kernels for n in range(len(hops))]
     slot_pass = [0, *of_pass]
     slot_step = [0 if early else NO_STEP, *(at + early for at in hop)]
-    if early and slots[-1] == ".":  # nothing is left after the last hop, of other passes too
-        for n in range(each, len(hops), each):
+    border = [False] * (len(hops) + 1)
+    for n in range(each, len(hops), each) if early else ():
+        if slots[-1] == ".":  # nothing is left after the last hop, of other passes too
             slot_pass[n], slot_step[n] = slot_pass[n] + 1, 0
+        else:
+            border[n] = True
     return Reading(
         "ring",
         tuple(of_pass),
         ("kv",) * len(hops),
         tuple(hop),
         tuple(slot_pass),
-        tuple(slot_step),
-        (False, *(at == turn - 1 and not early for at in hop)),
+        tuple(step if step < size else NO_STEP for step in slot_step),
+        (False, *(at == size - 2 and not early and turn < size for at in hop)),
+        tuple(border),
         (False,) * (len(hops) // each),
         kernels,
+        size,
     )
 
 
@@ -199,8 +207,10 @@ def _together(hops: str, slots: str, size: int) -> Reading | None:
         (0, *of_pass),
         (NO_STEP, *hop),
         (False,) * (len(hops) + 1),
+        (False,) * (len(hops) + 1),
         (False,) * passes,
         kernels,
+        size,
     )
 
 
@@ -223,7 +233,9 @@ def _backward(hops: str, slots: str, size: int, in_pairs: bool) -> Reading | Non
         return None
     passes = gradients // (home * kernels)
     repeated = blocks == 2 * turn * kernels and passes == 1 and hops.startswith("k" * turn * kernels)
-    if blocks not in (0, passes * turn * kernels) and not repeated:
+    if blocks == passes * size * kernels:
+        turn = size  # all the way round
+    elif blocks not in (0, passes * turn * kernels) and not repeated:
         return None
     of_pass, payload, hop = list[int](), list[str](), list[int]()
     slot_pass, slot_step, tail = [0], [NO_STEP if slots[0] == "." else 0], [False]
@@ -248,5 +260,5 @@ def _backward(hops: str, slots: str, size: int, in_pairs: bool) -> Reading | Non
         tail.append(is_repeat and at == turn - 1)
     return Reading(
         "ring", tuple(of_pass), tuple(payload), tuple(hop), tuple(slot_pass), tuple(slot_step), tuple(tail),
-        (True, False) if repeated else (False,) * passes, kernels,
+        (False,) * len(tail), (True, False) if repeated else (False,) * passes, kernels, size,
     )  # fmt: skip

@@ -11,7 +11,7 @@ from sp_profiler.analysis.context_parallel.balance import contiguous_by_work, ri
 from sp_profiler.analysis.context_parallel.families import EXCHANGES, GATHERS, RING, SELF_ATTENTION, UNKNOWN
 from sp_profiler.analysis.context_parallel.lines import BACKWARD, FORWARD, RECOMPUTE
 from sp_profiler.analysis.context_parallel.results import Scheme, SchemeName
-from sp_profiler.analysis.context_parallel.tables import Shown
+from sp_profiler.analysis.context_parallel.tables import Shown, kind_of
 from sp_profiler.analysis.context_parallel.told import Told
 
 _NAMES: dict[str, SchemeName] = {
@@ -74,12 +74,6 @@ def _lies_inside(inner: Shown, outer: Shown) -> bool:
     at = np.searchsorted(around.begin_ns[order], mine.begin_ns, side="right") - 1
     inside = (at >= 0) & (mine.end_ns <= around.end_ns[order][np.maximum(at, 0)])
     return bool(inside.sum() * 2 > len(mine))
-
-
-def kind_of(members: Sequence[Shown]) -> str:
-    """The kind that most ranks show; unknown only where all do."""
-    kinds = Counter(one.family.kind for one in members if one.family.kind != UNKNOWN)
-    return min(kinds, key=lambda kind: (-kinds[kind], kind)) if kinds else UNKNOWN
 
 
 def _scheme(groups: Sequence[tuple[str, Sequence[Shown]]], told: Told) -> Scheme:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ import numpy as np
 
 from sp_profiler.analysis.collective_table import Collectives
 from sp_profiler.analysis.columns import Numbers
-from sp_profiler.analysis.context_parallel.families import Family
+from sp_profiler.analysis.context_parallel.families import UNKNOWN, Family
 from sp_profiler.analysis.joined import Joined
 from sp_profiler.analysis.results import RankResult
 from sp_profiler.trace.tables import NONE, Bool, Int64
@@ -72,6 +73,12 @@ def shown_in(results: Sequence[RankResult]) -> list[Shown]:
         for family in context.families
     ]
     return sorted(found, key=lambda s: (s.group, s.family.kind, s.rank is None, s.rank or 0, s.device))
+
+
+def kind_of(members: Sequence[Shown]) -> str:
+    """The kind that most ranks show; unknown only where all do."""
+    kinds = Counter(one.family.kind for one in members if one.family.kind != UNKNOWN)
+    return min(kinds, key=lambda kind: (-kinds[kind], kind)) if kinds else UNKNOWN
 
 
 def rows_of(shown: Sequence[Shown], results: Sequence[RankResult], run: Joined | None) -> Rows:
