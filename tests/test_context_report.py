@@ -96,6 +96,14 @@ def test_several_sets_of_ranks_of_one_kind_are_one_family() -> None:
     assert len(forward.balances) == 8
 
 
+def test_keys_and_values_stand_before_the_gradients_of_the_same_hop() -> None:
+    found = draw(Ring())
+    both = [*found.hops, *(replace(h, payload="kv") for h in found.hops if h.phase == "backward")]
+    (family,) = families(replace(found, hops=both))
+    sent = [(one.hop, one.payload) for one in family.hop_sums if one.phase == "backward"]
+    assert sent == [(hop, payload) for hop in (0, 1, 2) for payload in ("kv", "dkv")]
+
+
 def test_the_ring_and_the_all_to_alls_of_usp_are_told_apart() -> None:
     (family,) = families(usp())
     assert {way: len(hops) for way, hops in family.by_way.items()} == {"hop": 8, "all-to-all": 32}

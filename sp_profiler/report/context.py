@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
+from typing import Any
 
 from sp_profiler.analysis.context_parallel.results import (
     Balance,
@@ -214,9 +215,13 @@ class Family:
         for way, hops in self.by_way.items():
             for hop in hops:
                 found.setdefault((way, hop.phase, hop.payload, hop.hop), []).append(hop)
-        ways = list(self.by_way)
+        ways, payloads = list(self.by_way), list(dict.fromkeys(hop.payload for hop in self.hops))
         made = [HopSum(*key, tuple(hops), key[-1]) for key, hops in found.items()]
-        return sorted(made, key=lambda s: (ways.index(s.way), phase_place(s.phase), s.hop, s.payload))
+
+        def place(one: HopSum) -> tuple[Any, ...]:
+            return ways.index(one.way), phase_place(one.phase), one.hop, payloads.index(one.payload)
+
+        return sorted(made, key=place)
 
 
 def in_runs(sums: Sequence[HopSum], most: int) -> list[HopSum]:
