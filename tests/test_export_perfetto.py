@@ -77,6 +77,17 @@ def test_tracks_of_a_drawn_trace(tmp_path: Path) -> None:
     assert (first.args["exposed_share_ns"], second.args["exposed_share_ns"]) == (35_000, 35_500)
 
 
+def test_many_at_once_are_counted_not_listed(tmp_path: Path) -> None:
+    writer = TraceWriter(rank=0)
+    for index in range(100):
+        writer.collective("all_reduce", index, 200, stream=index)
+    export = one_export(drawn(tmp_path, writer), tmp_path)
+    most = max(export.bars("GPU 0", "exposed"), key=lambda bar: bar.args["collectives_at_once"])
+    assert (most.args["collectives_at_once"], len(most.args["collectives"])) == (100, 16)
+    assert sum(most.args["exposed_by_cause_ns"].values()) == most.dur
+    assert len(export.tracks["sp-profile: rank 0, GPU 0"]) == 2 + 100
+
+
 def test_times_of_the_epoch_lose_nothing(tmp_path: Path) -> None:
     export = one_export(drawn(tmp_path, two_collectives(EPOCH_US)), tmp_path)
     base = EPOCH_US * 1000

@@ -40,6 +40,8 @@ from sp_profiler.trace.tables import NONE, Int64, Trace
 
 ROLES = tuple(role.name.lower() for role in Role)
 _EVENTS_AT_ONCE = 1 << 15
+_MOST_LISTED = 16
+"""Collectives that a slice names: thousands at once, each naming all, would be a file of their square."""
 
 
 @dataclass(frozen=True)
@@ -187,11 +189,14 @@ def _exposed(
         for part in range(first[i], first[i + 1]):
             number, why = numbers[owner[part]], CAUSES[cause[part]]
             by_cause[why] = by_cause.get(why, 0) + share[part]
+            if len(listed) == _MOST_LISTED:
+                continue
             row = row_of[number]
             told = {"id": ids[row], "op": ops[row], "group": groups[row], "cause": why}
             listed.append(_told({**told, "exposed_share_ns": share[part]}))
         causes = sorted(by_cause, key=lambda why: (-by_cause[why], CAUSES.index(why)))
         args = {"exposed_by_cause_ns": by_cause, "collectives": listed, "step": windows.step[window[i]]}
+        args["collectives_at_once"] = first[i + 1] - first[i]
         yield Slice(start, end, " + ".join(causes), _told(args))
 
 
