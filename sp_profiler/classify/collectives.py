@@ -119,7 +119,7 @@ def ends_of(
     if args is None:
         return None, None
     if op == SEND_RECV:
-        source, target = args.src_rank, args.dst_rank
+        source, target = _global(args.src_rank, args.dst_rank, ranks)
         return (None if source == rank else source), (None if target == rank else target)
     if op == "all_to_all" and rank in ranks:
         given, taken = only_place(args.in_split), only_place(args.out_split)
@@ -129,6 +129,15 @@ def ends_of(
         if (given - place) % size == (place - taken) % size:
             return ranks[taken], ranks[given]
     return None, None
+
+
+def _global(source: int | None, target: int | None, ranks: Sequence[int]) -> tuple[int | None, int | None]:
+    """Ranks as numbers of the world: numbers within the group are known by one that is no rank of it."""
+    told = [end for end in (source, target) if end is not None]
+    within = any(end not in ranks for end in told) and all(0 <= end < len(ranks) for end in told)
+    if not within:
+        return source, target
+    return (None if source is None else ranks[source]), (None if target is None else ranks[target])
 
 
 @lru_cache(maxsize=4096)

@@ -268,6 +268,8 @@ def _describe(
     elif annotation is not None and source is None and target is None:
         source, target = annotation.source, annotation.target
     peers = batch.peers if batch is not None else peers_of(op, args, metadata.rank)
+    if batch is None and peers and (source is not None or target is not None):
+        peers = tuple(sorted({end for end in (source, target) if end is not None}))
     if op == "all_to_all" and source is not None and target is not None and _is_even(args):
         op, peers = SEND_RECV, tuple(sorted({source, target}))  # NCCL leaves out what is empty
     return Collective(
