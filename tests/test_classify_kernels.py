@@ -237,6 +237,8 @@ def test_no_activity(category: Category, name: str) -> None:
         ("_Z6kernelPf", "kernel"),
         ("", ""),
         ("<<<", "<<<"),
+        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL (x)", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"),
+        ("void ns::f <int> (int)", "ns::f"),
     ],
 )
 def test_function_name(name: str, function: str) -> None:

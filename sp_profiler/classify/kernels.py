@@ -143,6 +143,7 @@ def function_name(name: str) -> str:
     text = _CLONE.sub("", name).replace("(anonymous namespace)", "_anonymous_").removesuffix(".kd").strip()
     depth = 0
     kept: list[str] = []
+    ended = False  # by a space: what was kept is the return type, unless the parameters follow
     for char in text:
         if char == "<":
             depth += 1
@@ -153,8 +154,11 @@ def function_name(name: str) -> str:
         elif char == "(" and kept:
             break
         elif char == " ":
-            kept.clear()  # what came before was the return type
+            ended = True
         else:
+            if ended:
+                kept.clear()
+            ended = False
             kept.append(char)
     return "".join(kept) or text
 
