@@ -66,6 +66,15 @@ def test_zigzag_is_not_advised_where_it_is_set_or_wins_nothing(ring: Ring) -> No
     assert "ring-layout-uneven" not in found(draw(ring), layout=ring.layout)
 
 
+def test_a_layout_is_not_advised_where_the_mask_saves_no_work() -> None:
+    """Ring self-attention computes every score: no layout is more even than another."""
+    every = draw(Ring(layout="contiguous", scheme="ring-self-attention"))
+    assert not found(every, layout="contiguous").keys() & {"ring-layout-uneven", "ring-work-uneven"}
+    unknown = unknown_layout(None)
+    schemes = [replace(one, scheme="ring-self-attention") for one in unknown.schemes]
+    assert "ring-work-uneven" not in found(replace(unknown, schemes=schemes))
+
+
 def test_an_option_of_ours_is_named_only_where_the_workload_has_it() -> None:
     one = found(draw(Ring(layout="contiguous")), layout=None, mode=None)["ring-layout-uneven"]
     assert "--layout" not in str(one.advice)

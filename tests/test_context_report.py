@@ -472,6 +472,12 @@ def test_the_answers_say_it_in_words() -> None:
     )
     assert even == "By counting, causal attention is 58 % even in contiguous and 100 % even in zigzag."
     assert context_compare.answers([make_report()]) == []
+    two = named(with_context(draw(Ring(layout="contiguous", ranks=2))), "ring", "contiguous", "sync")
+    assert "is 58 % to 67 % even in contiguous and" in context_compare.answers([two, *runs()])[1]
+    every = draw(Ring(layout="contiguous", causal=False))  # its ideal division is even, whatever the mask
+    schemes = [replace(one, scheme="ring-self-attention", causal=True) for one in every.schemes]
+    other = named(with_context(replace(every, schemes=schemes)), "rsa", "contiguous", "async")
+    assert context_compare.answers([other, *runs()])[1] == even
 
 
 def test_the_comparison_for_programs_has_exact_sums() -> None:

@@ -16,6 +16,7 @@ from sp_profiler.report.model import Finding
 
 _EVEN = 0.9  # a layout that counting finds less even than this is worth changing
 _OFF = 0.85  # ... and a measurement that is this far below what counting gives is worth a look
+MASK_SAVES = ("ring", "usp")  # ring self-attention computes all scores, whatever the mask
 OF_EXPOSED = 0.2  # a part of the exposed time is worth naming from here on ...
 OF_TIME = 0.002  # ... and from this part of all time
 ON_CPU = " On a CPU run this changes the structure, not the speed."
@@ -42,7 +43,7 @@ def _contiguous(facts: Facts, family: Family) -> Finding | None:
     """A causal mask over stretches of the sequence: the first rank computes one block, the last one all."""
     one = family.first
     found = [b for b in balances(family) if (_ratio(b) or 1.0) < _EVEN]
-    if one.layout != "contiguous" or not one.causal or not family.is_ring or not found:
+    if one.layout != "contiguous" or not one.causal or one.scheme not in MASK_SAVES or not found:
         return None
     worst = min(found, key=lambda b: _ratio(b) or 1.0)
     told: dict[str, Any] = {
@@ -165,6 +166,8 @@ def _imbalance(facts: Facts, family: Family) -> Finding | None:
     """Waits for uneven attention of which the layout is not known: with a known one `_contiguous` tells."""
     whole = family.exposure()
     if facts.is_cpu or family.first.layout is not None or family.first.causal is False:
+        return None
+    if family.first.scheme not in (*MASK_SAVES, "all-gather"):
         return None
     known = [b for b in balances(family) if b.measured_ratio is not None and b.measured_ratio < _EVEN]
     if not known or not is_worth(facts, whole.imbalance_ns, whole):
