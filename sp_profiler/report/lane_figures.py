@@ -8,8 +8,10 @@ or kind takes, stacked: a lane zoomed out is a density, not noise. The figure is
 from __future__ import annotations
 
 import base64
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -284,12 +286,8 @@ def _layout(
         names.append(_lane_name(rank, told if kind == "exposed" else rank.lanes.names[number]))
     ticks = [place[key] for key in _keys(rows)]
     top, bottom = (max(ticks, default=0) + _PITCH * 0.62, min(ticks, default=0) - _PITCH * 0.5)
-    import plotly.graph_objects as go
-
-    height = 96 + 34 * max(len(rows), 1)
-    layout = styled(go.Figure(), height=height, x_title="ms since the first activity").to_plotly_json()[
-        "layout"
-    ]
+    layout = copy.deepcopy(_plain_layout())
+    layout["height"] = 96 + 34 * max(len(rows), 1)
     layout["xaxis"] |= {
         "range": [_ms(window[0] - zero_ns), _ms(window[1] - zero_ns)],
         "rangemode": "normal",
@@ -315,6 +313,14 @@ def _layout(
         shapes.append(_frame(mark, zero_ns, theme))
     layout["shapes"], layout["annotations"] = shapes, notes
     return layout
+
+
+@cache
+def _plain_layout() -> dict[str, Any]:
+    """The common look of our figures; made once, because plotly takes longer for it than all else takes."""
+    import plotly.graph_objects as go
+
+    return styled(go.Figure(), height=100, x_title="ms since the first activity").to_plotly_json()["layout"]
 
 
 def _merge(layout: dict[str, Any], patch: dict[str, Any]) -> None:
