@@ -10,12 +10,14 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from unittest import mock
 
 import jsonschema
 import polars as pl
 import pytest
 from browser_helpers import Page
 from browser_helpers import page as page  # a fixture
+from context_run_worker import run_in_forks
 
 import sp_profiler
 from sp_profiler.cli.main import main
@@ -280,7 +282,8 @@ def test_a_real_run_keeps_and_sends_what_its_plan_says(
     scheme = ("--layout", "zigzag", "--tp", "2", "--inside", "sp", "--save", "shard", "--comm", "async")
     steps = ("--layers", "2", "--warmup", "1", "--active-steps", "1", "--ranks", "4", "--backend", "gloo")
     more = ("--projections", "fused", "--vocab", "72", "--dtype", "bf16", "--out", str(tmp_path / "run"))
-    assert main(["run", "ring", *scheme, *sizes, *steps, *more]) == 0
+    with mock.patch("sp_profiler.record.workload.run_job", run_in_forks):
+        assert main(["run", "ring", *scheme, *sizes, *steps, *more]) == 0
     capsys.readouterr()
     made = sp_profiler.plan_long_context(**SMALL, cp=2, tp=2)
     (planned,) = [one for one in made.schemes if one.label == "ring zigzag + TP + SP"]
