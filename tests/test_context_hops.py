@@ -197,6 +197,51 @@ def test_a_pass_that_lacks_a_hop_is_in_no_figure() -> None:
     assert [(note.code, note.count) for note in notes] == [("context-pass-incomplete", 4)]
 
 
+def test_k_and_v_each_sent_and_received_by_a_kernel_of_its_own() -> None:
+    """Four kernels of 1000 bytes a hop: 2000 travel. K takes 20, V 20 after it, both ways at once."""
+    pair = group_of(0, 1, description="cp")
+
+    def both_ways(start: int, end: int, launch: int, rank: int) -> list[Drawn]:
+        send = {"of": pair, "rank": rank, "source": None, "peers": (1 - rank,)}
+        receive = {"of": pair, "rank": rank, "target": None, "peers": (1 - rank,), "stream": 21}
+        order = (send, receive) if rank == 0 else (receive, send)
+        return [hop(start, end, launch + n, **one) for n, one in enumerate(order)]
+
+    ranks = [
+        [
+            *both_ways(0, 20, 0, rank),
+            *both_ways(20, 40, 2, rank),
+            attention(0, 100, 4),
+            attention(100, 200, 5),
+        ]
+        for rank in (0, 1)
+    ]
+    for rank in (0, 1):
+        (one,) = of_rank(found_in(ranks), rank)
+        assert (one.bytes, one.dur_ns, one.transfer_ns, one.hidden_ns) == (2000, 40, 40, 80)
+
+
+def test_a_merge_that_is_called_a_softmax_is_no_block() -> None:
+    """Ring of four that merges beside the block in hand: the steps before the last have two kernels each, of
+    which one is attention."""
+
+    def merge(start: int, launch: int) -> Drawn:
+        name = "fused_softmax_lse_correction_kernel"
+        return compute(start, start + 5, Role.OTHER, launch, name=name, stream=33, phase=Phase.FORWARD)
+
+    ranks = [
+        [
+            hop(0, 20, 0, of=CP4, rank=rank), attention(0, 100, 1),
+            hop(100, 120, 2, of=CP4, rank=rank), attention(100, 200, 3), merge(100, 4),
+            hop(200, 220, 5, of=CP4, rank=rank), attention(200, 300, 6), merge(200, 7),
+            attention(300, 390, 8), merge(300, 9),
+        ]
+        for rank in range(4)
+    ]  # fmt: skip
+    (balance,) = found_in(ranks).balance
+    assert balance.work_ns == [[100, 100, 100, 90]] * 4
+
+
 def test_a_ring_with_another_number_of_hops_than_it_has_ranks_for() -> None:
     """Two of four ranks have a trace; each pass has five hops, all to one neighbour, each beside a block."""
     ranks = [

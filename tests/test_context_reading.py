@@ -86,6 +86,24 @@ def test_backward_of_which_nobody_tells_the_payload() -> None:
     )
 
 
+def test_gradients_of_one_size_in_several_kernels_each() -> None:
+    """K and V, dK and dV, sends and receives apart: as many kernels a hop as the shortest run tells."""
+    for kernels in (2, 4):
+        idle = "." * (kernels - 1)
+        slots = "." + idle + "A" + (2 * idle + ".A") * 2 + idle + "A" + idle + "."
+        hops = "u" * (7 * kernels)
+        found = reading(hops, slots, 4, backward=True, pairs=True)
+        assert (found.kernels, found.passes) == (kernels, 1)
+        one_each = ["0:kv0", "0:dkv1", "0:kv1", "0:dkv2", "0:kv2", "0:dkv3", "0:dkv4"]
+        assert told(found) == [hop for hop in one_each for _ in range(kernels)]
+        assert [step for step, slot in zip(found.slot_step, slots, strict=True) if slot == "A"] == [
+            0,
+            1,
+            2,
+            3,
+        ]
+
+
 @pytest.mark.parametrize("hops", ["kddd", "kddk", "uuuu"])
 def test_backward_in_which_gradients_travel_with_their_block(hops: str) -> None:
     found = reading(hops, ".AAAA", 4, backward=True)

@@ -14,7 +14,7 @@ from sp_profiler.analysis.context_parallel.medians import medians
 from sp_profiler.analysis.context_parallel.results import Hop
 from sp_profiler.analysis.context_parallel.split import Split
 from sp_profiler.analysis.context_parallel.tables import Rows, Shown
-from sp_profiler.analysis.intervals import sum_by
+from sp_profiler.analysis.intervals import sum_by, union_by_key
 from sp_profiler.trace.tables import NONE, Bool, Int64
 
 _ORDER = ("q", "qkv", "kv", "k", "v", "kv+dkv", "dkv", "dout", "dk", "dv", "dqkv", "out")
@@ -56,7 +56,13 @@ def pass_hops(rows: Rows, shown: Sequence[Shown]) -> PassHops:
     largest = np.zeros(count, np.int64)
     np.maximum.at(largest, of, rows.bytes[kernel])
     total = sum_by(of, rows.bytes[kernel], count)
-    transfer = sum_by(of, rows.transfer_ns[kernel], count)
+    # Of four kernels two send: what is sent is received as well.
+    twice = in_pairs & (np.bincount(of, minlength=count) > 2)
+    once = np.where(twice, total // 2, np.where(in_pairs, largest, total))
+    # K and V, send and receive may travel at the same time: the time is that of them together.
+    taken = np.maximum(rows.transfer_ns[kernel], 0)
+    owner, travels = union_by_key(of, rows.end_ns[kernel] - taken, rows.end_ns[kernel])
+    transfer = sum_by(owner, travels.end - travels.start, count)
     return PassHops(
         shown=rows.shown[lead],
         of_pass=rows.of_pass[lead],
@@ -64,11 +70,9 @@ def pass_hops(rows: Rows, shown: Sequence[Shown]) -> PassHops:
         payload=rows.payload[lead],
         hop=rows.hop[lead],
         dur_ns=end - begin,
-        transfer_ns=np.where(
-            _all(of, rows.transfer_ns[kernel] >= 0, count), np.minimum(transfer, end - begin), NONE
-        ),
+        transfer_ns=np.where(_all(of, rows.transfer_ns[kernel] >= 0, count), transfer, NONE),
         attention_ns=_beside(rows, lead, shown),
-        bytes=np.where(_all(of, rows.bytes[kernel] >= 0, count), np.where(in_pairs, largest, total), NONE),
+        bytes=np.where(_all(of, rows.bytes[kernel] >= 0, count), once, NONE),
         kernel=kernel,
         of=of,
     )

@@ -62,7 +62,9 @@ def read(hops: str, slots: str, size: int, is_backward: bool, in_pairs: bool = F
     if reading is None and "d" not in hops and not (is_backward and _may_be_gradients(hops, size)):
         reading = _forward(hops.replace("u", "k"), slots, size, in_pairs, turn=size - 1)
     if reading is None:
-        reading = _together(hops, slots, size) or _backward(_told_apart(hops, size), slots, size, in_pairs)
+        reading = _together(hops, slots, size) or _backward(
+            _told_apart(hops, slots, size), slots, size, in_pairs
+        )
     if reading is None and "d" not in hops:  # once more round, back to where each block came from
         reading = _forward(hops.replace("u", "k"), slots, size, in_pairs, turn=size)
     return reading
@@ -214,11 +216,15 @@ def _together(hops: str, slots: str, size: int) -> Reading | None:
     )
 
 
-def _told_apart(hops: str, size: int) -> str:
-    """Hops of one size in backward: K, V and then, one step behind, dK, dV."""
-    if set(hops) != {"u"} or len(hops) % (2 * size - 1):
+def _told_apart(hops: str, slots: str, size: int) -> str:
+    """Hops of one size in backward: K, V and then, one step behind, dK, dV; each of as many kernels as the
+    shortest runs between blocks tell."""
+    kernels = _kernels(hops, slots) if hops else 1
+    each = (2 * size - 1) * kernels
+    if set(hops) != {"u"} or len(hops) % each:
         return hops
-    return ("kd" * (size - 1) + "d") * (len(hops) // (2 * size - 1))
+    kv, gradients = "k" * kernels, "d" * kernels
+    return ((kv + gradients) * (size - 1) + gradients) * (len(hops) // each)
 
 
 def _backward(hops: str, slots: str, size: int, in_pairs: bool) -> Reading | None:

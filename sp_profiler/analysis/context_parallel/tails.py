@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sp_profiler.analysis.context_parallel.lines import Line
+from sp_profiler.analysis.context_parallel.lines import ATTENTION, Line
 from sp_profiler.analysis.context_parallel.segments import Segments
 from sp_profiler.classify.tables import Collective
 from sp_profiler.trace.tables import NONE, Bool, Int64
@@ -135,7 +135,8 @@ def _by_count(tails: _Tails) -> Int64:
     blocks, lead = tails.blocks, tails.where[tails.begins]
     pass_, step = blocks.row_pass[lead], blocks.row_step[lead]
     width = int(blocks.row_step.max()) + 2
-    known = blocks.row_step >= 0
+    # A merge of two blocks may be called a softmax: it is no block.
+    known = (blocks.row_step >= 0) & (blocks.line.what[blocks.segments.attention] == ATTENTION)
     cells, counts = np.unique(blocks.row_pass[known] * width + blocks.row_step[known], return_counts=True)
     wanted = pass_ * width + step - 1
     at = np.minimum(np.searchsorted(cells, wanted), len(cells) - 1)
