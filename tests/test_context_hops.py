@@ -168,6 +168,46 @@ def test_the_last_blocks_of_a_layer_explain_waits_of_the_next() -> None:
     assert parts(waited) == (100, 20, 80, 0)
 
 
+def exchange(start: int, **more: Any) -> Drawn:
+    """An all-to-all of 10, launched where it starts."""
+    pair = group_of(0, 1, description="cp")
+    return comm(start, start + 10, start, op="all_to_all", group=pair, purpose="layout", bytes=500, **more)
+
+
+def copied(start: int, **more: Any) -> Drawn:
+    return compute(start, start + 5, Role.OTHER, start, name="direct_copy_kernel_cuda", **more)
+
+
+def test_all_to_alls_around_attention() -> None:
+    """Forward of one layer, then backward, which repeats q, k, v and attention but not what follows it."""
+    forward, backward = {"phase": Phase.FORWARD}, {"phase": Phase.BACKWARD}
+    again = {**backward, "recomputed": True}
+    rows = [
+        copied(0, **forward), exchange(5, **forward), exchange(20, **forward), exchange(40, **forward),
+        attention(60, 160, 60), exchange(170, **forward), copied(180, **forward),
+        gemm(200, 250, Role.FWD, 200, **forward),
+        exchange(300, **backward),
+        exchange(320, **again), exchange(340, **again), exchange(360, **again),
+        attention(380, 480, 380, **again),
+        attention(480, 680, 480, **backward),
+        exchange(700, **backward), exchange(720, **backward), exchange(740, **backward),
+        copied(750, **backward),
+    ]  # fmt: skip
+    found = found_in([rows, rows])
+    (scheme,) = found.schemes
+    assert (scheme.scheme, scheme.ring_ranks) == ("ulysses", None)
+    assert (scheme.forward_passes, scheme.recompute_passes, scheme.backward_passes) == (1, 1, 1)
+    names = [(one.phase, one.payload, one.hop) for one in of_rank(found, 0)]
+    assert names == [
+        ("forward", "q", 0), ("forward", "k", 1), ("forward", "v", 2), ("forward", "out", 3),
+        ("backward", "dout", 0), ("backward", "dqkv", 1), ("backward", "dqkv", 2), ("backward", "dqkv", 3),
+        ("recompute", "q", 0), ("recompute", "k", 1), ("recompute", "v", 2),
+    ]  # fmt: skip
+    told = [(one.phase, one.all_to_alls, one.comm_ns, one.copies, one.copy_ns) for one in found.layout_copies]
+    assert told[:3] == [("forward", 4, 40, 2, 10), ("backward", 4, 40, 1, 5), ("recompute", 3, 30, 0, 0)]
+    assert found.balance == []
+
+
 def test_hops_of_ranks_without_a_trace_are_not_divided() -> None:
     results = [analyze_rank(*draw(*contiguous(rank), rank=rank), WHOLE) for rank in (0, 1)]
     across = across_ranks(results)

@@ -8,6 +8,7 @@ all-to-alls as first seen belong to each side.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,6 +20,8 @@ from sp_profiler.analysis.context_parallel.lines import (
     COPY,
     EXCHANGE,
     FORWARD,
+    PHASES,
+    RECOMPUTE,
     Line,
 )
 from sp_profiler.analysis.context_parallel.measure import Reads
@@ -30,60 +33,90 @@ _CODE = {name: code for code, name in enumerate(PAYLOADS)}
 _BEFORE = {1: ("qkv",), 2: ("q", "kv"), 3: ("q", "k", "v")}
 
 
+@dataclass(frozen=True)
+class _Pass:
+    """Rows of the line: the all-to-alls before attention and after it, and the attention."""
+
+    phase: int
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    attention: Int64
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        return self.phase, len(self.before), len(self.after)
+
+
 def read_exchanges(line: Line, group: int) -> Reads:
-    """The passes of a group's all-to-alls, numbered in each pass in order of launch."""
-    member = np.flatnonzero((line.group == group) & (line.what == EXCHANGE))
-    attention = np.flatnonzero(line.what == ATTENTION)
-    # The run of a transfer: how many stretches of attention have begun before it.
-    between = np.searchsorted(member, attention)
-    stretches = np.unique(between)
-    runs = np.searchsorted(stretches, np.arange(len(member)), side="right")
-    parts = _parts(line, member, runs, len(stretches))
-    counts = _usual_counts(line, member, parts)
-    before: list[list[int]] = [[] for _ in stretches]
-    after: list[list[int]] = [[] for _ in stretches]
-    for run, of_run in enumerate(parts):
-        left, right = _divided(line, member, of_run, counts, run, len(stretches))
-        if run:
-            after[run - 1] = left
-        if run < len(stretches):
-            before[run] = right
-    at, of_pass, hop, payload, phase, usual = [], [], [], [], [], Counter[tuple[int, int, int]]()
-    for number, (one, two) in enumerate(zip(before, after, strict=True)):
-        phase.append(_phase(line, member, [*one, *two]))
-        usual[phase[-1], len(one), len(two)] += 1
-        for place, which in enumerate([*one, *two]):
-            at.append(which)
-            of_pass.append(number)
-            hop.append(place)
-            payload.append(_CODE[_payload(phase[-1], len(one), place)])
+    """The passes of a group's all-to-alls, numbered in each pass in order of launch.
+
+    A forward that backward repeats lies inside a pass of backward, and is read by itself; it may end with its
+    attention, because its result is not needed.
+    """
+    again = line.phase == RECOMPUTE
+    exchanges = (line.group == group) & (line.what == EXCHANGE)
+    attends = line.what == ATTENTION
+    found = [
+        one
+        for some in (~again, again)
+        for one in _passes(line, np.flatnonzero(exchanges & some), np.flatnonzero(attends & some))
+    ]
+    usual = Counter(one.counts for one in found)
     most = {
-        one: max(
-            (pair for pair in usual if pair[0] == one and min(pair[1:])),
-            key=lambda p: (usual[p], p),
+        phase: max(
+            (c for c in usual if c[0] == phase and c[1] and (c[2] or phase == RECOMPUTE)),
+            key=lambda c: (usual[c], c),
             default=None,
         )
-        for one in set(phase)
+        for phase in {one.phase for one in found}
     }
-    is_read = [
-        most[one] == (one, len(left), len(right))
-        for one, left, right in zip(phase, before, after, strict=True)
-    ]
-    order = np.argsort(np.array(at, np.int64), kind="stable")
+    members = [(row, n, k) for n, one in enumerate(found) for k, row in enumerate((*one.before, *one.after))]
+    members.sort()
+    rows = np.array([row for row, _, _ in members], np.int64)
+    of_pass = np.array([n for _, n, _ in members], np.int64)
+    hop = np.array([k for _, _, k in members], np.int64)
+    payload = [_CODE[_payload(found[n].phase, len(found[n].before), k)] for _, n, k in members]
+    attention = np.concatenate([one.attention for one in found]) if found else rows[:0]
+    row_pass = np.repeat(np.arange(len(found)), [len(one.attention) for one in found])
+    order = np.argsort(attention, kind="stable")
     return Reads(
-        member=member[np.array(at, np.int64)[order]],
-        of_pass=np.array(of_pass, np.int64)[order],
-        payload=np.array(payload, np.int64)[order],
-        hop=np.array(hop, np.int64)[order],
-        beside=np.full(len(at), NONE, np.int64),
-        row=attention,
-        row_pass=np.searchsorted(stretches, between),
+        member=rows,
+        of_pass=of_pass,
+        payload=np.array(payload, np.int64),
+        hop=hop,
+        beside=np.full(len(rows), NONE, np.int64),
+        row=attention[order],
+        row_pass=row_pass[order],
         row_step=np.zeros(len(attention), np.int64),
-        phase=np.array(phase, np.int64),
-        is_read=np.array(is_read, np.bool_),
+        phase=np.array([one.phase for one in found], np.int64),
+        is_read=np.array([most[one.phase] == one.counts for one in found], np.bool_),
         steps=1,
         payloads=PAYLOADS,
     )
+
+
+def _passes(line: Line, member: Int64, attention: Int64) -> list[_Pass]:
+    """The passes of these transfers and this attention; attention without any is none."""
+    if len(member) == 0:
+        return []
+    # The run of a transfer: how many stretches of attention have begun before it.
+    between = np.searchsorted(member, attention)
+    stretches, first = np.unique(between, return_index=True)
+    runs = np.searchsorted(stretches, np.arange(len(member)), side="right")
+    parts = _parts(line, member, runs, len(stretches))
+    counts = _usual_counts(line, member, parts)
+    blocks = np.split(attention, first[1:]) if len(first) else []
+    keys = [int(line.key[rows[0]]) for rows in blocks]
+    divided = [
+        _divided(line, member, of_run, counts, keys[max(run - 1, 0) : run + 1], run, len(stretches))
+        for run, of_run in enumerate(parts)
+    ]
+    found: list[_Pass] = []
+    for (_, before), (after, _), rows in zip(divided[:-1], divided[1:], blocks, strict=False):
+        if before or after:
+            phase = _phase(line, member, [*before, *after])
+            found.append(_Pass(phase, tuple(member[before].tolist()), tuple(member[after].tolist()), rows))
+    return found
 
 
 def _parts(line: Line, member: Int64, runs: Int64, stretches: int) -> list[list[list[int]]]:
@@ -117,17 +150,22 @@ def _divided(
     member: Int64,
     of_run: list[list[int]],
     counts: Counter[tuple[int, int, int]],
+    keys: list[int],
     run: int,
     stretches: int,
 ) -> tuple[list[int], list[int]]:
-    """What of a run belongs to the attention before it, and what to the one after it."""
+    """What of a run belongs to the attention before it, and what to the one after it; `keys` are of these."""
     every = [at for part in of_run for at in part]
     if run == 0:
         return [], of_run[-1] if of_run else []
     if run == stretches:
         return (of_run[0] if of_run else []), []
     if len(of_run) == 1:
-        phase = _phase(line, member, every)
+        phase, key = _phase(line, member, every), int(line.key[member[every[0]]])
+        if keys[0] != keys[1] and key in keys:
+            return (every, []) if key == keys[0] else ([], every)
+        if phase == RECOMPUTE and counts[phase, 0, len(every)]:
+            return [], every
         usual = [
             n for (of, side, n), _ in counts.most_common() if of == phase and side == 1 and n < len(every)
         ]
@@ -160,10 +198,11 @@ def copies_of(line: Line, group: int, reads: Reads, whole: Bool) -> tuple[Copies
     """Copies next to the all-to-alls of whole passes, with nothing but copies in between, by phase."""
     moved = np.isin(line.what, (COPY, EXCHANGE)) & ((line.what == COPY) | (line.group == group))
     run = np.cumsum(np.concatenate(([True], moved[1:] != moved[:-1]))) if len(line) else np.zeros(0, np.int64)
-    pass_of = np.full(int(run.max(initial=0)) + 1, NONE, np.int64)
-    pass_of[run[reads.member][::-1]] = reads.of_pass[::-1]  # of several transfers in a run the first
+    cell = run * (len(PHASES) + 1) + line.phase + 1  # of a run with transfers of several phases its own
+    pass_of = np.full(int(cell.max(initial=0)) + 1, NONE, np.int64)
+    pass_of[cell[reads.member][::-1]] = reads.of_pass[::-1]  # of several transfers the first
     copies = np.flatnonzero(moved & (line.what == COPY))
-    owner = pass_of[run[copies]]
+    owner = pass_of[cell[copies]]
     copies, owner = copies[owner >= 0], owner[owner >= 0]
     copies, owner = copies[whole[owner]], owner[whole[owner]]
     phase = reads.phase[owner]
