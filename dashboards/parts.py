@@ -35,7 +35,8 @@ _SHAPES = {
     ".": "dots",
 }
 
-GRAPH = QUIET | {"displaylogo": False}
+# A figure that does not zoom can still be saved: its only button shows on hover.
+GRAPH = QUIET | {"displaylogo": False, "displayModeBar": "hover", "modeBarButtons": [["toImage"]]}
 ZOOMED = ZOOMABLE | {"displayModeBar": True, "toImageButtonOptions": {"format": "svg", "scale": 1}}
 
 

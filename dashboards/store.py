@@ -9,13 +9,14 @@ from __future__ import annotations
 import atexit
 import hashlib
 import os
+import queue
 import re
 import shutil
 import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as StillReading
 from dataclasses import astuple, dataclass
 from functools import cache, partial
@@ -110,7 +111,9 @@ class Store:
         self._open: OrderedDict[str, tuple[Stamp, Future[Opened]]] = OrderedDict()
         self._progress: dict[str, int] = {}
         self._lanes: OrderedDict[tuple[str, int], Lanes] = OrderedDict()
-        self._readers = ThreadPoolExecutor(max_workers=1, thread_name_prefix="reader")
+        self._tasks: queue.SimpleQueue[tuple[RunRef, Future[Opened]]] = queue.SimpleQueue()
+        # A daemon: Ctrl-C ends the dashboard also in the middle of a run of many ranks.
+        threading.Thread(target=self._read_all, name="reader", daemon=True).start()
         self.trouble = ""  # why no run could be found
         self.refresh()
 
@@ -159,7 +162,8 @@ class Store:
                 self._open.move_to_end(ref.id)
                 return known[1]
             self._drop_lanes(ref.id)
-            future = self._readers.submit(self._read, ref)
+            future: Future[Opened] = Future()
+            self._tasks.put((ref, future))
             self._open[ref.id] = stamp, future
             while len(self._open) > _MOST_OPEN:
                 oldest = next(iter(self._open))
@@ -191,6 +195,15 @@ class Store:
             del self._lanes[key]
 
     # --- reading -----------------------------------------------------------------------------------------
+
+    def _read_all(self) -> None:
+        """One run after the other, as they are asked for."""
+        while True:
+            ref, future = self._tasks.get()
+            try:
+                future.set_result(self._read(ref))
+            except BaseException as error:  # noqa: BLE001 - whoever waits for the run is told
+                future.set_exception(error)
 
     def _read(self, ref: RunRef) -> Opened:
         self._progress[ref.id] = 0

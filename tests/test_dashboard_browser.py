@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from browser_helpers import Page, page  # noqa: F401 - a fixture
+from context_traces import CASES, draw
 
 pytest.importorskip("dash", reason="the extra 'dashboard' is not installed")
 
@@ -307,6 +308,16 @@ def test_64_ranks(page: Page, tmp_path: Path) -> None:  # noqa: F811
             assert page.problems == [], view
             assert not page.run("document.documentElement.scrollWidth > innerWidth")
         assert len(store.ask(store.runs()[0], wait_s=5).report.ranks) == 64  # type: ignore[union-attr]
+
+
+def test_a_ring_shows_its_hops(page: Page, tmp_path: Path) -> None:  # noqa: F811
+    case = next(case for case in CASES if case.name == "zigzag")
+    with dashboard(draw(case, tmp_path).folder) as (url, _):
+        show(page, url, "ring")
+        told = text_of(page)
+        assert "Hops beside attention" in told
+        assert "Work by rank and ring step" in told
+        assert page.problems == []
 
 
 @pytest.mark.shared
