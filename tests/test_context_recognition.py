@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 from context_facts import Transfer
@@ -11,6 +13,7 @@ from context_traces import CASES, Case, Drawn, draw
 from sp_profiler.classify import classify
 from sp_profiler.classify.tables import Classified, Collective, Kind, Phase, Role
 from sp_profiler.trace.decode import decode_trace
+from sp_profiler.trace.tables import Trace
 
 NAMES = [case.name for case in CASES]
 BY_NAME = {case.name: case for case in CASES}
@@ -27,7 +30,13 @@ def ranks_of(case: Case) -> list[int]:
 
 
 def read(drawn: Drawn, rank: int) -> Classified:
-    return classify(decode_trace(str(drawn.folder / f"rank{rank}.json")))
+    return _read(str(drawn.folder / f"rank{rank}.json"))[1]
+
+
+@cache
+def _read(path: str) -> tuple[Trace, Classified]:
+    trace = decode_trace(path)
+    return trace, classify(trace)
 
 
 def pairs(drawn: Drawn, rank: int, classified: Classified) -> list[tuple[Transfer, Collective]]:
@@ -95,8 +104,8 @@ def test_roles(drawn: dict[str, Drawn], name: str) -> None:
     library = LIBRARIES[BY_NAME[name].style.forward]
     own = {library.forward, *(kernel for kernel, _ in library.backward)}
     for rank in ranks_of(BY_NAME[name]):
-        trace = decode_trace(str(drawn[name].folder / f"rank{rank}.json"))
-        activities = classify(trace).activities
+        trace, classified = _read(str(drawn[name].folder / f"rank{rank}.json"))
+        activities = classified.activities
         computes = np.flatnonzero(activities.kind == Kind.COMPUTATION)
         assert len(computes) > 0
         for row in computes.tolist():
