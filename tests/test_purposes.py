@@ -109,6 +109,17 @@ def test_pipeline(tmp_path: Path) -> None:
     assert said(read(writer, tmp_path)) == [("send_recv", "pipeline", rule) for rule in rules]
 
 
+def test_a_stage_that_begins_and_ends_with_attention(tmp_path: Path) -> None:
+    """What the pipeline's group carries is no K, V, whatever was launched next to it; of another group it is."""
+    for description, purpose in (("PIPELINE_MODEL_PARALLEL_GROUP", "pipeline"), ("undefined", "kv")):
+        writer = TraceWriter(world_size=2)
+        for at in (0, 100):
+            compute(writer, at, FLASH, "flash_attn::_flash_attn_forward")
+            writer.cpu_op("c10d::send", at + 20, 4)
+            send(writer, at + 21, description=description)
+        assert [one.purpose for one in read(writer, tmp_path).collectives] == [purpose, purpose]
+
+
 def ring(folder: Path, gradient_dtype: str) -> Classified:
     writer = TraceWriter(world_size=2)
     writer.cpu_op("RingFlashAttnFunc", 0, 60, sequence=9, fwd_thread=0)

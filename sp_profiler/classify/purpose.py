@@ -10,7 +10,8 @@ router            an all-to-all in forward after a router's top-k: expert
 forward-peer      an all-to-all in backward does what the forward function of its node did
 accumulate-grad   launched from a hook on a gradient's accumulation (DDP's reducer, FSDP, ZeRO): param-grad
 optimizer         inside the optimizer's step: reduces gradients, gathers parameters
-attention         inside attention, or launched next to it: kv, dkv, layout
+attention         inside attention, or launched next to it (but not what a pipeline's group sends): kv, dkv,
+                  layout
 point-to-point    send/recv outside attention: pipeline
 autograd-node     inside a node of backward: what reduces makes a dgrad, what gathers feeds one, or, in the
                   node of a linear that also reduces, fetches its input again
@@ -188,6 +189,8 @@ def _by_attention(asked: _Asked, at: Launches) -> Decision | None:
         return ("layout", rule) if inside or at.attention_before[i] or at.attention_after[i] else None
     if not inside and at.with_gemms[i]:
         return None  # the node or function of a linear
+    if not inside and asked.op == SEND_RECV and _named_kind(asked.collective) == "pipeline":
+        return None  # a stage that begins or ends with attention
     backward = bool(at.in_backward[i])
     if asked.op == SEND_RECV and (inside or at.attention_before[i] or at.attention_after[i]):
         carried = at.rotated[i] if backward else "kv"
