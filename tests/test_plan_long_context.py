@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 import subprocess
 import sys
@@ -517,6 +518,52 @@ def test_how_hops_could_hide_is_true() -> None:
     exact = told.to_hide.seq_len
     assert ring(plan(tp=1, seq_len=exact, micro_batch=2)).is_hidden
     assert not ring(plan(tp=1, seq_len=exact - 32, micro_batch=2)).is_hidden
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [{"causal": False}, {}, {"cp": 2}, {"cp": 4, "kv_heads": 8, "tp": 2}, {"cp": 8, "dtype": "f32", "tp": 2}],
+)
+def test_every_smallest_sequence_is_where_its_scheme_begins_to_hide(sizes: dict[str, Any]) -> None:
+    """In each direction of every scheme with a ring: there hops hide, in the next shorter one they do not."""
+    rates = {**RATES, "intra_bandwidth": 450e9}
+    asked: dict[str, Any] = {**EXAMPLE, "kv_heads": 32, "tp": 1, **rates, **sizes}
+    checked = 0
+    for one in sp_profiler.plan_long_context(**asked).schemes:
+        if one.ring is None or one.ring.to_hide is None:
+            continue
+        parts = one.cp * (one.tp if one.sequence_parallel else 1)
+        parts = math.lcm(parts, 2 * one.ring_ranks) if one.layout == "zigzag" else parts
+        hide = one.ring.to_hide
+        for field, length in (("is_hidden", hide.seq_len), ("is_backward_hidden", hide.backward_seq_len)):
+            assert length % parts == 0
+            for seq_len, is_hidden in ((length, True), (length - parts, False)):
+                made = sp_profiler.plan_long_context(**{**asked, "seq_len": seq_len})
+                assert getattr(ring(made, one.label), field) == is_hidden, (one.label, field, seq_len)
+                checked += 1
+    assert checked >= 12
+
+
+@pytest.mark.parametrize(("dtype", "of_score"), [("bf16", 5), ("f32", 9), ("f64", 17)])
+def test_what_scores_keep_is_said_of_the_dtype(dtype: str, of_score: int) -> None:
+    """Softmax and its dropout in elements, a mask of one byte: 5as/h is of 16 bits."""
+    made = sp_profiler.plan_long_context(**EXAMPLE, dtype=dtype, tp=1)
+    reason = made.recommendation[1].reason
+    assert f"{of_score}as/h = {of_score * 1024} times sbh on one device" in reason
+    sbh = EXAMPLE["seq_len"] * EXAMPLE["hidden"]
+    step = made.recommendation[1]
+    given_up = (step.saved_bytes_per_layer_before or 0) - (step.saved_bytes_per_layer or 0)
+    assert given_up == of_score * 1024 * sbh
+
+
+def test_fewer_ranks_are_as_many_as_divide_the_sequence() -> None:
+    """131072 tokens hide with 9 ranks or fewer, of which 8 divide them."""
+    made = sp_profiler.plan_long_context(**EXAMPLE, kv_heads=8, tp=8, hardware="h100-ib")
+    (step,) = [one for one in made.recommendation if one.code == "hide-hops"]
+    assert "rings of at most 8 ranks instead of 16" in step.reason
+    eight = sp_profiler.plan_long_context(**{**EXAMPLE, "cp": 8}, kv_heads=8, tp=8, hardware="h100-ib")
+    assert ring(eight, "ring zigzag + TP + SP").is_hidden
+    assert ring(eight, "ring zigzag + TP + SP").is_backward_hidden
 
 
 def test_fewer_ranks_or_heads_hide_as_the_reason_says() -> None:

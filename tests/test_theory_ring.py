@@ -17,7 +17,6 @@ from sp_profiler.theory.ring import (
     RingSizes,
     all_to_all_bytes,
     backward_ring_seconds,
-    backward_tokens_to_hide,
     backward_wire_bytes,
     block_flops,
     causal_balance,
@@ -33,7 +32,6 @@ from sp_profiler.theory.ring import (
     ring_self_attention_score_bytes,
     slowest_scores,
     tokens_to_hide,
-    tokens_with_latency,
     ulysses_wire_bytes,
 )
 
@@ -262,44 +260,6 @@ def test_a_backward_by_hand() -> None:
     assert backward_ring_seconds([4.0, 1.0, 2.0], 3.0, 2.0) == 4 + 5 + 2 + 2
     assert exposed_backward_ring_seconds([4.0, 1.0, 2.0], 3.0, 2.0) == 4 + 2
     assert backward_ring_seconds([5.0], 3.0, 2.0) == 5, "one rank has no hop"
-
-
-@given(
-    tflops=st.integers(1, 2000),
-    gbps=st.integers(1, 2000),
-    latency_us=st.integers(0, 100),
-    shape=st.sampled_from([(1, 32, 32), (2, 32, 8), (4, 16, 1)]),
-    element_bytes=st.sampled_from([2, 4]),
-    causal=st.booleans(),
-)
-def test_from_the_smallest_block_on_hops_hide(
-    tflops: int,
-    gbps: int,
-    latency_us: int,
-    shape: tuple[int, int, int],
-    element_bytes: int,
-    causal: bool,
-) -> None:
-    """Forward and backward: there the transfers take as long as the block; a smaller one is shorter."""
-    batch, heads, kv_heads = shape
-    rates = {"flops_per_s": tflops * 1e12, "bytes_per_s": gbps * 1e9}
-    asked = {"element_bytes": element_bytes, "heads": heads, "kv_heads": kv_heads, "causal_zigzag": causal}
-    for least, travelling, hops, times in (
-        (tokens_to_hide, 2 * element_bytes, 1, 1.0),
-        (backward_tokens_to_hide, 2 * element_bytes + 2 * max(element_bytes, 4), 2, 2.5),
-    ):
-        work = times * 4 * batch * heads * 128
-        tokens = tokens_with_latency(
-            least(**rates, **asked),
-            hops * latency_us * 1e-6,
-            flops_per_s=rates["flops_per_s"],
-            flops_per_score=work,
-            causal_zigzag=causal,
-        )
-        for c, sign in ((tokens, 0), (tokens * 1.01, 1), (tokens * 0.99, -1)):
-            block_s = work * c * c * (0.5 if causal else 1.0) / rates["flops_per_s"]
-            sent_s = travelling * c * batch * kv_heads * 128 / rates["bytes_per_s"] + hops * latency_us * 1e-6
-            assert block_s == pytest.approx(sent_s) if sign == 0 else (block_s - sent_s) * sign > 0
 
 
 def test_causal_balance_published_figures_and_limits() -> None:

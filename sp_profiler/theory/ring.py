@@ -43,7 +43,6 @@ In every step the last rank has as much to do as any other: its row is the time 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -174,46 +173,11 @@ def tokens_to_hide(
     """Tokens per rank from which on hops hide behind attention: c >= Phi e / (2 beta) k/a.
 
     Liu et al. (section 3) state Phi/beta, which is bf16 with as many key/value heads as heads. Causal
-    zigzag computes half of each block and needs twice the tokens.
+    zigzag computes half of each block and needs twice the tokens. With latency, and of backward:
+    `theory.hiding`.
     """
     plain = flops_per_s * element_bytes / (2 * bytes_per_s) * kv_heads / heads
     return 2 * plain if causal_zigzag else plain
-
-
-def backward_tokens_to_hide(
-    *,
-    flops_per_s: float,
-    bytes_per_s: float,
-    element_bytes: int = 2,
-    heads: int = 1,
-    kv_heads: int = 1,
-    causal_zigzag: bool = False,
-) -> float:
-    """The same of backward, where K, V, dK and dV travel beside 5/2 of the work: Phi (e + g) / (5 beta) k/a.
-
-    g = max(e, 4). In bf16 6/5 of forward's. The last hop of dK and dV is exposed at any size.
-    """
-    travelling = element_bytes + max(element_bytes, GRADIENT_BYTES)
-    plain = flops_per_s * travelling / (2 * float(ATTENTION_BACKWARD) * bytes_per_s) * kv_heads / heads
-    return 2 * plain if causal_zigzag else plain
-
-
-def tokens_with_latency(
-    tokens: float,
-    latency_s: float,
-    *,
-    flops_per_s: float,
-    flops_per_score: float,
-    causal_zigzag: bool = False,
-) -> float:
-    """The tokens from which on hops hide that take `latency_s` besides their bytes.
-
-    With x = `tokens`, those without latency, a block of c tokens takes w c^2 / Phi and its transfer w x c /
-    Phi: c is the positive root of c^2 - x c = alpha Phi / w. `flops_per_score`, w without a mask: 4 B a d in
-    forward.
-    """
-    work = flops_per_score / 2 if causal_zigzag else flops_per_score
-    return (tokens + math.sqrt(tokens**2 + 4 * latency_s * flops_per_s / work)) / 2
 
 
 TABLE_2 = {

@@ -27,6 +27,7 @@ from sp_profiler.planning.long_context.model import (
 )
 from sp_profiler.planning.long_context.schemes import Candidate, granularity
 from sp_profiler.planning.machines import Machines
+from sp_profiler.theory.hiding import least_tokens, least_tokens_with_latency
 from sp_profiler.theory.korthikanti import LayerSizes, saved_terms
 from sp_profiler.theory.machine import Machine
 from sp_profiler.theory.memory import Shape, block_terms
@@ -34,7 +35,6 @@ from sp_profiler.theory.ring import (
     ATTENTION_BACKWARD,
     RingSizes,
     all_to_all_bytes,
-    backward_tokens_to_hide,
     causal_balance,
     exposed_backward_ring_seconds,
     exposed_ring_seconds,
@@ -43,7 +43,6 @@ from sp_profiler.theory.ring import (
     score_flops,
     slowest_scores,
     tokens_to_hide,
-    tokens_with_latency,
 )
 from sp_profiler.theory.time import block_linears, gemm_seconds
 
@@ -204,42 +203,43 @@ class _RingTimes:
 
 
 def _to_hide(division: Division, timed: _RingTimes) -> ToHide:
-    """With the rates of this scheme's link. A causal mask leaves half of a block: where a layout shares the
-    work in every step, in contiguous in the first one."""
-    ring, causal = division.ring, division.sizes.causal
-    rates = {
+    """With the rates of this scheme's link."""
+    one, ring, causal = division.one, division.ring, division.sizes.causal
+    asked: dict[str, Any] = {
         "flops_per_s": timed.machine.gemm_flops_per_s,
         "bytes_per_s": timed.machine.bytes_per_s_among(2),
     }
-    about = {
-        "element_bytes": ring.element_bytes,
-        "heads": ring.heads,
-        "kv_heads": ring.kv_heads,
-        "causal_zigzag": causal,
-    }
-    latency_s = timed.machine.launch_latency_s + timed.machine.step_latency_s
-
-    def late(tokens: float, hops: int, work: float) -> float:
-        return tokens_with_latency(
-            tokens,
-            hops * latency_s,
-            flops_per_s=rates["flops_per_s"],
-            flops_per_score=work * score_flops(ring, 1),
-            causal_zigzag=causal,
-        )
-
-    tokens = tokens_to_hide(**rates, **about)
-    backward = backward_tokens_to_hide(**rates, **about)
-    with_latency, backward_with_latency = late(tokens, 1, 1), late(backward, 2, float(ATTENTION_BACKWARD))
+    heads: dict[str, Any] = {"heads": ring.heads, "kv_heads": ring.kv_heads}
+    heads["element_bytes"] = ring.element_bytes
+    layout = str(one.layout)
+    forward, backward = blocks_that_hide(ring, layout, causal=causal, machine=timed.machine)
     return ToHide(
-        tokens=tokens,
-        unmasked_tokens=tokens_to_hide(**rates, **{**about, "causal_zigzag": False}),
-        with_latency_tokens=with_latency,
-        seq_len=_sequence(with_latency, division.one),
-        backward_tokens=backward,
-        backward_with_latency_tokens=backward_with_latency,
-        backward_seq_len=_sequence(backward_with_latency, division.one),
+        tokens=tokens_to_hide(**asked, **heads, causal_zigzag=causal),
+        unmasked_tokens=tokens_to_hide(**asked, **heads),
+        with_latency_tokens=forward,
+        seq_len=_sequence(forward, one),
+        backward_tokens=least_tokens(ring, layout, causal=causal, direction="backward", **asked),
+        backward_with_latency_tokens=backward,
+        backward_seq_len=_sequence(backward, one),
     )
+
+
+def blocks_that_hide(ring: RingSizes, layout: str, *, causal: bool, machine: Machine) -> tuple[float, float]:
+    """Tokens of the smallest blocks with which every hop of forward, and of backward, hides: as the plan's
+    own times count, latency included."""
+    found = [
+        least_tokens_with_latency(
+            ring,
+            layout,
+            causal=causal,
+            direction=direction,
+            flops_per_s=machine.gemm_flops_per_s,
+            bytes_per_s=machine.bytes_per_s_among(2),
+            latency_s=machine.launch_latency_s + machine.step_latency_s,
+        )
+        for direction in DIRECTIONS
+    ]
+    return found[0], found[1]
 
 
 def _sequence(block_tokens: float, one: Candidate) -> int:

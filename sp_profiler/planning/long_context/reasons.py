@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from sp_profiler.planning.long_context.figures import blocks_that_hide
 from sp_profiler.planning.long_context.links import Group, collective_time
 from sp_profiler.planning.long_context.model import ContextScheme, ContextSizes, RingFigures
+from sp_profiler.planning.long_context.request import ELEMENT_BYTES
+from sp_profiler.planning.long_context.schemes import Candidate, failures
 from sp_profiler.planning.machines import Machines
 from sp_profiler.report.format import counted, duration, listed, percent, sent, size
+from sp_profiler.theory.ring import RingSizes
 
 
 def of_tensor(
@@ -49,8 +53,8 @@ def _without_tensor(schemes: Sequence[ContextScheme], sizes: ContextSizes) -> st
         "--tp 1 divides nothing inside a node"
         if sizes.is_tp_given
         else (
-            f"No number of ranks in a node of {sizes.ranks_per_node} divides {sizes.heads} heads and "
-            f"{sizes.kv_heads} key/value heads"
+            f"No number of ranks in a node of {sizes.ranks_per_node} divides "
+            f"{counted(sizes.heads, 'head')} and {counted(sizes.kv_heads, 'key/value head')}"
         )
     )
     return f"{why}."
@@ -89,9 +93,11 @@ def sums(one: ContextScheme, name: str) -> int:
 
 def of_recompute(sizes: ContextSizes, before: int, after: int, one: ContextScheme | None) -> str:
     """What recomputing the attention core gives up and costs."""
-    scores = f"{5 * sizes.heads * sizes.seq_len / sizes.hidden:g}"
+    # Softmax and its dropout in the plan's dtype, and a mask of one byte.
+    of_score = 2 * ELEMENT_BYTES[sizes.dtype] + 1
+    scores = f"{of_score * sizes.heads * sizes.seq_len / sizes.hidden:g}"
     told = [
-        f"Scores, softmax and dropout of attention, 5as/h = {scores} times sbh on one device, are "
+        f"Scores, softmax and dropout of attention, {of_score}as/h = {scores} times sbh on one device, are "
         f"{percent(1 - after / before)} of what is kept. Made again in backward, a layer keeps {size(after)} "
         f"instead of {size(before)}"
     ]
@@ -175,7 +181,7 @@ def _failed(schemes: Sequence[ContextScheme], one: ContextScheme) -> Iterator[st
         yield f"Not possible: {listed([other.label for other in failed])}"
 
 
-def of_hops(one: ContextScheme, sizes: ContextSizes) -> str:
+def of_hops(one: ContextScheme, sizes: ContextSizes, machines: Machines | None) -> str:
     """What would hide them; without rates, at which rates they do."""
     ring = one.ring
     assert ring is not None
@@ -188,8 +194,9 @@ def of_hops(one: ContextScheme, sizes: ContextSizes) -> str:
         f"A block has {ring.block_tokens} tokens. Every hop of forward hides from {forward} on, of backward "
         f"from {backward} on: a sequence of {sequence} tokens over {one.cp} ranks"
     ]
-    told += _fewer_ranks(ring, max(hide.with_latency_tokens, hide.backward_with_latency_tokens))
-    told += _fewer_heads(one, ring, sizes)
+    if machines is not None:
+        told += _fewer_ranks(one, ring, sizes, machines)
+        told += _fewer_heads(one, ring, sizes, machines)
     return _sentences(told)
 
 
@@ -202,36 +209,55 @@ def _rates_that_hide(ring: RingFigures, sizes: ContextSizes) -> str:
     )
 
 
-def _fewer_ranks(ring: RingFigures, least: float) -> Iterator[str]:
-    ranks = math.floor(ring.block_tokens * ring.ranks / least)
-    if 2 <= ranks < ring.ranks:
-        yield f"This sequence hides them with rings of at most {ranks} ranks instead of {ring.ranks}"
+def _fewer_ranks(
+    one: ContextScheme, ring: RingFigures, sizes: ContextSizes, machines: Machines
+) -> Iterator[str]:
+    """The most ranks that can divide this sequence into blocks whose hops hide, over the same link."""
+    for ranks in range(ring.ranks - 1, 1, -1):
+        fewer = Candidate(
+            one.scheme,
+            one.tp,
+            one.sequence_parallel,
+            layout=ring.layout,
+            ulysses=one.ulysses_ranks,
+            ring=ranks,
+        )
+        if failures(fewer, sizes):
+            continue
+        if _smallest_block(one, ring, sizes, machines, ranks, sizes.kv_heads) <= sizes.seq_len / ranks:
+            yield f"This sequence hides them with rings of at most {ranks} ranks instead of {ring.ranks}"
+            return
 
 
-def _fewer_heads(one: ContextScheme, ring: RingFigures, sizes: ContextSizes) -> Iterator[str]:
+def _fewer_heads(
+    one: ContextScheme, ring: RingFigures, sizes: ContextSizes, machines: Machines
+) -> Iterator[str]:
     """Grouped keys and values send less, attention computes the same; TP and Ulysses must share them too."""
     shared = one.tp * one.ulysses_ranks
     fewer = [k for k in range(sizes.kv_heads - 1, 0, -1) if sizes.heads % k == 0 and k % shared == 0]
     for kv_heads in fewer:
-        if max(_with_heads(ring, kv_heads / sizes.kv_heads)) <= ring.block_tokens:
+        if _smallest_block(one, ring, sizes, machines, ring.ranks, kv_heads) <= ring.block_tokens:
             yield f"With {kv_heads} key/value heads instead of {sizes.kv_heads} they hide as it is"
             return
 
 
-def _with_heads(ring: RingFigures, share: float) -> tuple[float, float]:
-    """Smallest blocks of forward and backward with this share of the key/value heads: c^2 - x c is the same,
-    x proportional to them (`theory.ring.tokens_with_latency`)."""
-    hide = ring.to_hide
-    assert hide is not None
-    out = []
-    for plain, late in (
-        (hide.tokens, hide.with_latency_tokens),
-        (hide.backward_tokens, hide.backward_with_latency_tokens),
-    ):
-        latency = late * (late - plain)
-        x = plain * share
-        out.append((x + math.sqrt(x * x + 4 * latency)) / 2)
-    return out[0], out[1]
+def _smallest_block(
+    one: ContextScheme, ring: RingFigures, sizes: ContextSizes, machines: Machines, ranks: int, kv_heads: int
+) -> float:
+    """Tokens from which on all hops of both passes hide, with so many ring ranks and key/value heads."""
+    shared = one.tp * one.ulysses_ranks
+    of_ring = RingSizes(
+        seq_len=ranks,  # any that they divide: it is blocks that are asked for
+        ranks=ranks,
+        micro_batch=sizes.micro_batch,
+        heads=sizes.heads // shared,
+        kv_heads=kv_heads // shared,
+        head_dim=sizes.head_dim,
+        element_bytes=ELEMENT_BYTES[sizes.dtype],
+    )
+    link = Group(ring.ranks, shared, one.ranks).where(sizes.ranks_per_node)
+    machine = machines.inside if link == "inside" else machines.across
+    return max(blocks_that_hide(of_ring, ring.layout, causal=sizes.causal, machine=machine))
 
 
 def _sentences(parts: Sequence[str]) -> str:

@@ -148,7 +148,7 @@ def _hide_step(now: Situation, chosen: int | None) -> Iterator[RecommendedStep]:
         title="Hops that attention does not hide" if now.machines else "Whether hops hide",
         is_taken=False,
         scheme=chosen,
-        reason=reasons.of_hops(one, now.sizes),
+        reason=reasons.of_hops(one, now.sizes, now.machines),
         saved_bytes_per_layer_before=one.saved_bytes_per_layer,
         saved_bytes_per_layer=one.saved_bytes_per_layer,
     )
