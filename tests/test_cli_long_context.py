@@ -149,6 +149,12 @@ def test_every_profile_plans(capsys: pytest.CaptureFixture[str], name: str) -> N
             ["--long-context", *SIZES, "--seq-len", "0"],
             "--seq-len is 0, expected a whole number of at least 1",
         ),
+        (["--long-context", *SIZES, "--cp", "0"], "--cp is 0, expected a whole number of at least 1"),
+        (["--long-context", *SIZES, "--heads", "0"], "--heads is 0, expected a whole number of at least 1"),
+        (["--long-context", *SIZES, "--latency", "-1"], "--latency is -1, expected a number of at least 0"),
+        (["--intra-latency", "0"], "--intra-latency is for plans of long context: add --long-context"),
+        (["--ranks-per-node", "0"], "--ranks-per-node is for plans of long context: add --long-context"),
+        (["--long-context", *SIZES, "--memory-bandwidth", "0"], "--memory-bandwidth is not for"),
         (["--long-context", "--hidden", "64"], "--long-context needs --seq-len, --heads, --cp"),
         (["--long-context", *SIZES, "--modes", "tp"], "--modes is not for --long-context"),
         (
@@ -179,6 +185,15 @@ def test_what_cannot_be_is_refused_in_one_sentence(
     capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
 ) -> None:
     assert said in refused(capsys, *arguments)
+
+
+def test_one_head_is_one_head(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--seq-len", "2048", "--hidden", "64", "--heads", "1", "--cp", "2", "--ranks-per-node", "1"]
+    assert main(["plan", "--long-context", *asked]) == 0
+    out = capsys.readouterr().out
+    assert "hidden 64, 1 head, 1 KV head, FFN 192" in out
+    assert "1 rank a node" in out
+    assert "divides 1 head and 1 key/value head." in out
 
 
 def test_it_imports_neither_torch_nor_charts() -> None:

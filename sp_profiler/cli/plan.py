@@ -162,7 +162,8 @@ def _refuse_other_kind(args: argparse.Namespace) -> None:
 
 
 def _is_given(args: argparse.Namespace, flag: str) -> bool:
-    return getattr(args, _attribute(flag)) not in (None, False)
+    value = getattr(args, _attribute(flag))
+    return value is not None and value is not False  # 0 is given, and for who uses it to refuse
 
 
 def long_context_request_of(args: argparse.Namespace) -> LongContextRequest:

@@ -140,7 +140,8 @@ def _check(request: MachineRequest, inside: InsideRequest) -> None:
             continue
         option, is_latency = f"--{name.replace('_', '-')}", name.endswith("latency")
         if not (0 < value < math.inf) and not (is_latency and value == 0):
-            raise UsageError(f"{option} is {value:g}, expected a number above 0")
+            least = "of at least 0" if is_latency else "above 0"
+            raise UsageError(f"{option} is {value:g}, expected a number {least}")
         if is_latency and value >= _LONGEST_LATENCY_S:
             raise UsageError(f"{option} is {value:g}, expected seconds, such as 5e-6")
         if not is_latency and name != "efficiency" and value < _LEAST_RATE:

@@ -64,9 +64,9 @@ def settings(plan: LongContextPlan) -> str:
     s = plan.sizes
     mask = "causal" if s.causal else "no mask"
     parts = [
-        f"{s.seq_len} tokens", f"hidden {s.hidden}", f"{s.heads} heads", f"{s.kv_heads} KV heads",
+        f"{s.seq_len} tokens", f"hidden {s.hidden}", counted(s.heads, "head"), counted(s.kv_heads, "KV head"),
         f"FFN {s.ffn}", counted(s.layers, "layer"), counted(s.micro_batch, "sequence"), s.dtype, mask,
-        f"context parallelism over {s.cp}", f"TP over {s.tp}", f"{s.ranks_per_node} ranks a node",
+        f"context parallelism over {s.cp}", f"TP over {s.tp}", f"{counted(s.ranks_per_node, 'rank')} a node",
     ]  # fmt: skip
     return ", ".join(parts)
 
