@@ -110,7 +110,7 @@ def test_pipeline(tmp_path: Path) -> None:
 
 
 def test_a_stage_that_begins_and_ends_with_attention(tmp_path: Path) -> None:
-    """What the pipeline's group carries is no K, V, whatever was launched next to it; of another group it is."""
+    """What the pipeline's group carries is no K, V; what a group without a name carries there is."""
     for description, purpose in (("PIPELINE_MODEL_PARALLEL_GROUP", "pipeline"), ("undefined", "kv")):
         writer = TraceWriter(world_size=2)
         for at in (0, 100):
@@ -229,6 +229,7 @@ def test_inference_by_size(tmp_path: Path) -> None:
         ("mesh_tp", "allreduce", "activation"),
         ("mesh_dp_shard", "_allgather_base", "param-gather"),
         ("mesh_ep", "all_to_all", "expert"),
+        ("EXPERT_MODEL_PARALLEL_GROUP", "all_to_all", "expert"),
         ("cp", "_allgather_base", "kv"),
         ("undefined", "_allgather_base", "unknown"),
         ("mesh_dp_shard_cp", "allreduce", "unknown"),  # says two things

@@ -66,6 +66,7 @@ _GROUP_NAMES = tuple(
         ("tensor", r"tp|tensor\w*|mp|model_?parallel\w*"),
     )
 )
+_OF_A_MODEL = re.compile(r"(pipeline|expert|tensor|context)_model_parallel", re.IGNORECASE)
 
 
 def decide_purpose(annotation: Range | None) -> Decision:
@@ -339,6 +340,8 @@ def _named_kind(collective: Collective) -> str | None:
 
 @lru_cache(maxsize=4096)
 def _kind_of(description: str) -> str | None:
+    # Megatron's PIPELINE_MODEL_PARALLEL_GROUP says one thing, not two.
+    description = _OF_A_MODEL.sub(r"\1_parallel", description)
     kinds = [kind for kind, words in _GROUP_NAMES if words.search(description)]
     return kinds[0] if len(kinds) == 1 else None
 
