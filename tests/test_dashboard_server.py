@@ -19,7 +19,7 @@ from dashboards.state import State
 from dashboards.store import Opened, Store
 from dashboards.views import compare, overlap, timeline
 from sp_profiler.analysis.collective_table import Collectives
-from sp_profiler.errors import UsageError
+from sp_profiler.errors import InputError, UsageError
 from sp_profiler.report.tables import csv_tables
 from sp_profiler.trace.find import find_runs
 from sp_profiler.trace.write import TraceWriter
@@ -307,6 +307,8 @@ def test_the_command_says_what_is_wrong(tmp_path: Path, monkeypatch: pytest.Monk
 
     with pytest.raises(UsageError, match="--port 70000"):
         run("--port", "70000")
+    with pytest.raises(InputError, match="no-such-folder does not exist"):
+        run(str(tmp_path / "no-such-folder"))
     taken = server.listen(server.Address(port=0))
     taken.listen()
     with taken, pytest.raises(UsageError, match=r"cannot listen on 127\.0\.0\.1 port"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import glob
 import importlib.util
 import os
 import sys
@@ -10,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sp_profiler.cli.options import add_reading, add_window, reading, window_rule
-from sp_profiler.errors import EXIT_OK, UsageError
+from sp_profiler.errors import EXIT_OK, InputError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,7 +55,11 @@ def run(args: argparse.Namespace) -> int:
     from dashboards import server
     from dashboards.app import Settings, create_app
     from dashboards.store import Store
+    from sp_profiler.report.format import visible
 
+    for path in args.paths:
+        if not os.path.exists(path) and not glob.has_magic(path):
+            raise InputError(f"{visible(path)} does not exist.")
     store = Store(_finder(args.paths), window_rule(args.window, args.steps), **reading(args))
     address = server.address_for(args.host, args.port)
     try:
