@@ -261,6 +261,33 @@ def test_k_and_v_each_sent_and_received_by_a_kernel_of_its_own() -> None:
         assert (one.bytes, one.dur_ns, one.transfer_ns, one.hidden_ns) == (2000, 40, 40, 80)
 
 
+def test_a_send_and_a_receive_that_meet_at_different_times() -> None:
+    """Each takes 20 once both of its ranks are there; what one waits for is not the transfer's time."""
+    three = group_of(0, 1, 2, description="cp")
+
+    def shift(rank: int, begins: int, sent: int, received: int, launch: int = 0) -> list[Drawn]:
+        after, before = (rank + 1) % 3, (rank - 1) % 3
+        sends = {"of": three, "rank": rank, "source": None, "peers": (after,)}
+        receives = {"of": three, "rank": rank, "target": None, "peers": (before,), "stream": 21}
+        return [hop(begins, sent, launch, **sends), hop(begins, received, launch + 1, **receives)]
+
+    # Ranks 0, 1, 2 come at 0, 100, 0: 0 -> 1 and 1 -> 2 run from 100, 2 -> 0 from 0.
+    firsts = [shift(0, 0, 120, 20), shift(1, 100, 120, 120), shift(2, 0, 20, 120)]
+    ranks = [
+        [*first, attention(0, 200, 2), *shift(rank, 200, 220, 220, 3), attention(200, 400, 5)]
+        for rank, first in enumerate(firsts)
+    ]
+    results = [analyze_rank(*draw(*rows, rank=rank), WHOLE) for rank, rows in enumerate(ranks)]
+    across = across_ranks(results)
+    context, _ = context_parallel(across.results, across.joined, None)
+    assert context is not None
+    assert [(one.bytes, one.dur_ns, one.transfer_ns) for one in context.hops if one.hop == 0] == [
+        (1000, 120, 20),
+        (1000, 20, 20),
+        (1000, 120, 20),
+    ]
+
+
 def test_a_merge_that_is_called_a_softmax_is_no_block() -> None:
     """Ring of four that merges beside the block in hand: the steps before the last have two kernels each, of
     which one is attention."""

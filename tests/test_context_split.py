@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sp_profiler.analysis.context_parallel.families import BOTH
 from sp_profiler.analysis.context_parallel.split import split
 from sp_profiler.analysis.context_parallel.tables import Rows
 
@@ -54,6 +55,7 @@ def rings(draw: st.DrawFn) -> Rows:
         start_ns=start,
         end_ns=start + 10,
         bytes=np.full(count, 1000),
+        way=np.full(count, BOTH),
         is_whole=np.ones(count, np.bool_),
         hidden_ns=np.zeros(count, np.int64),
         exposed_ns=exposed,
@@ -138,6 +140,7 @@ def test_ranks_that_begin_later_meet_at_the_same_transfers(seed: int) -> None:
         start_ns=start,
         end_ns=start + 10,
         bytes=np.full(count, 1000),
+        way=np.full(count, BOTH),
         is_whole=np.ones(count, np.bool_),
         hidden_ns=np.zeros(count, np.int64),
         exposed_ns=np.full(count, 40),

@@ -13,6 +13,7 @@ RING, SELF_ATTENTION, EXCHANGES, GATHERS, UNKNOWN = (
     "gather",
     "unknown",
 )
+BOTH, SENDS, RECEIVES = range(3)
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Transfers:
     start_ns: Int64
     end_ns: Int64
     bytes: Int64  # NONE where unknown
+    way: Int64  # SENDS, RECEIVES, or BOTH (also where nobody knows)
     payloads: tuple[str, ...]
 
     def __len__(self) -> int:

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from sp_profiler.analysis.context_parallel.families import RING, SELF_ATTENTION
+from sp_profiler.analysis.context_parallel.families import BOTH, RING, SELF_ATTENTION
 from sp_profiler.analysis.context_parallel.lines import PHASES
 from sp_profiler.analysis.context_parallel.medians import medians
 from sp_profiler.analysis.context_parallel.results import Hop
@@ -53,16 +53,9 @@ def pass_hops(rows: Rows, shown: Sequence[Shown]) -> PassHops:
     np.minimum.at(begin, of, rows.start_ns[kernel])
     np.maximum.at(end, of, rows.end_ns[kernel])
     in_pairs = np.array([one.family.in_pairs for one in shown], np.bool_)[rows.shown[lead]]
-    largest = np.zeros(count, np.int64)
-    np.maximum.at(largest, of, rows.bytes[kernel])
-    total = sum_by(of, rows.bytes[kernel], count)
-    # Of four kernels two send: what is sent is received as well.
-    twice = in_pairs & (np.bincount(of, minlength=count) > 2)
-    once = np.where(twice, total // 2, np.where(in_pairs, largest, total))
-    # K and V, send and receive may travel at the same time: the time is that of them together.
-    taken = np.maximum(rows.transfer_ns[kernel], 0)
-    owner, travels = union_by_key(of, rows.end_ns[kernel] - taken, rows.end_ns[kernel])
-    transfer = sum_by(owner, travels.end - travels.start, count)
+    # What is sent is received as well: where kernels do one of the two, a hop is one way's.
+    way = np.where(in_pairs[of], rows.way[kernel], BOTH)
+    size, transfer = (_of_one_way(each(rows, kernel, of * 3 + way, count * 3)) for each in (_sizes, _times))
     return PassHops(
         shown=rows.shown[lead],
         of_pass=rows.of_pass[lead],
@@ -72,10 +65,26 @@ def pass_hops(rows: Rows, shown: Sequence[Shown]) -> PassHops:
         dur_ns=end - begin,
         transfer_ns=np.where(_all(of, rows.transfer_ns[kernel] >= 0, count), transfer, NONE),
         attention_ns=_beside(rows, lead, shown),
-        bytes=np.where(_all(of, rows.bytes[kernel] >= 0, count), once, NONE),
+        bytes=np.where(_all(of, rows.bytes[kernel] >= 0, count), size, NONE),
         kernel=kernel,
         of=of,
     )
+
+
+def _sizes(rows: Rows, kernel: Int64, key: Int64, count: int) -> Int64:
+    return sum_by(key, rows.bytes[kernel], count)
+
+
+def _times(rows: Rows, kernel: Int64, key: Int64, count: int) -> Int64:
+    """K and V may travel at the same time: their time is that of the two together."""
+    taken = np.maximum(rows.transfer_ns[kernel], 0)
+    owner, travels = union_by_key(key, rows.end_ns[kernel] - taken, rows.end_ns[kernel])
+    return sum_by(owner, travels.end - travels.start, count)
+
+
+def _of_one_way(amount: Int64) -> Int64:
+    """Of each hop the larger of its ways: BOTH, SENDS, RECEIVES side by side."""
+    return amount.reshape(-1, 3).max(axis=1)
 
 
 def _by_pass(shown: Sequence[Shown], name: str) -> Int64:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sp_profiler.analysis.context_parallel.families import Passes, Transfers
+from sp_profiler.analysis.context_parallel.families import BOTH, RECEIVES, SENDS, Passes, Transfers
 from sp_profiler.analysis.context_parallel.lines import Line
 from sp_profiler.analysis.intervals import sum_by, union_by_key
 from sp_profiler.classify.tables import Collective
@@ -90,6 +90,7 @@ def measured(
             start_ns=line.start_ns[reads.member],
             end_ns=line.end_ns[reads.member],
             bytes=_bytes(rows, collective),
+            way=np.array([_way(rows[at]) for at in collective.tolist()], np.int64),
             payloads=reads.payloads,
         ),
     )
@@ -117,6 +118,12 @@ def _last_ended(line: Line, member: Int64, at: Int64, instant: Int64) -> Int64:
         ended = line.end_ns[member[other]] <= instant[asked]
         found[asked[ended]] = other[ended]
     return found
+
+
+def _way(one: Collective) -> int:
+    if (one.source is None) == (one.target is None):
+        return BOTH
+    return SENDS if one.source is None else RECEIVES
 
 
 def _bytes(rows: tuple[Collective, ...], collective: Int64) -> Int64:

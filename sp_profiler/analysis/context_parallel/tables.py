@@ -50,6 +50,7 @@ class Rows:
     start_ns: Int64
     end_ns: Int64
     bytes: Int64
+    way: Int64
     is_whole: Bool  # of a whole pass
     hidden_ns: Int64
     exposed_ns: Int64
@@ -99,7 +100,7 @@ def rows_of(shown: Sequence[Shown], results: Sequence[RankResult], run: Joined |
             "is_whole": one.family.passes.is_whole[transfers.of_pass],
             **{
                 name: getattr(transfers, name)
-                for name in ("hop", "beside", "order", "before_ns", "start_ns", "end_ns", "bytes")
+                for name in ("hop", "beside", "order", "before_ns", "start_ns", "end_ns", "bytes", "way")
             },
             "needs": _moved(transfers.needs, before),
             "follows": _moved(transfers.follows, before),
