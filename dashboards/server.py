@@ -18,7 +18,9 @@ from urllib.parse import quote, urlencode, urlsplit
 import flask
 from dash import Dash
 
-COOKIE = "sp-profile-token"
+MOST_REQUEST_BYTES = 1 << 20
+"""The page's own requests hold a state and a click: a few kilobytes."""
+
 _LOCAL = ("127.0.0.1", "::1", "localhost")
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -40,6 +42,11 @@ class Address:
     @property
     def is_local(self) -> bool:
         return is_local(self.host)
+
+    @property
+    def cookie(self) -> str:
+        """The cookie's name. Cookies know no port: two dashboards of one host need two names."""
+        return f"sp-profile-token-{self.port}"
 
     @property
     def url(self) -> str:
@@ -67,6 +74,7 @@ def address_for(host: str, port: int) -> Address:
 def guard(app: Dash, address: Address) -> None:
     """Refuse what may not ask, and send the page's policies. To be called when all callbacks are there."""
     server: flask.Flask = app.server
+    server.config["MAX_CONTENT_LENGTH"] = MOST_REQUEST_BYTES
     policy = content_policy(app)
 
     @server.before_request
@@ -75,7 +83,7 @@ def guard(app: Dash, address: Address) -> None:
         if not is_our_host(request.host, address):
             return _refused(403, "this dashboard does not answer to that host name")
         origin = request.headers.get("Origin")
-        if origin is not None and urlsplit(origin).netloc != request.host:
+        if origin is not None and _host_of(origin) != request.host:
             return _refused(403, "requests from other sites are refused")
         if request.path == "/_reload-hash":  # of Dash's development tools
             return _refused(404, "not found")
@@ -110,7 +118,10 @@ def content_policy(app: Dash) -> str:
 
 def is_our_host(host: str, address: Address) -> bool:
     """Whether a Host header names this server. Addresses cannot be rebound, names of ours are known."""
-    name = urlsplit(f"//{host}").hostname or ""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return False
     if address.is_local:
         return name in _LOCAL or name == address.host
     try:
@@ -121,10 +132,18 @@ def is_our_host(host: str, address: Address) -> bool:
     return True
 
 
+def _host_of(origin: str) -> str | None:
+    """The host and port of an Origin header; None where it is no address."""
+    try:
+        return urlsplit(origin).netloc or None
+    except ValueError:
+        return None
+
+
 def _check_token(request: flask.Request, address: Address) -> flask.Response | None:
     if address.token is None:
         return None
-    if _same(request.cookies.get(COOKIE, ""), address.token):
+    if _same(request.cookies.get(address.cookie, ""), address.token):
         return None
     given = request.args.get("token", "")
     if not _same(given, address.token):
@@ -132,7 +151,7 @@ def _check_token(request: flask.Request, address: Address) -> flask.Response | N
     kept = urlencode([(name, value) for name, value in request.args.items() if name != "token"])
     response = flask.make_response("", 302)
     response.headers["Location"] = f"{quote(request.path)}?{kept}".rstrip("?")
-    response.set_cookie(COOKIE, address.token, httponly=True, samesite="Strict")
+    response.set_cookie(address.cookie, address.token, httponly=True, samesite="Strict")
     return response
 
 
@@ -162,7 +181,12 @@ def make_server(app: Dash, bound: socket.socket) -> Any:
     from waitress.server import create_server
 
     return create_server(
-        app.server, sockets=[bound], threads=8, ident=None, clear_untrusted_proxy_headers=True
+        app.server,
+        sockets=[bound],
+        threads=8,
+        ident=None,
+        clear_untrusted_proxy_headers=True,
+        max_request_body_size=MOST_REQUEST_BYTES,  # refused before anything of it is kept
     )
 
 

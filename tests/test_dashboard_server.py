@@ -63,7 +63,15 @@ def test_names_of_this_machine_are_answered(client: Any, host: str) -> None:
 
 @pytest.mark.parametrize(
     "host",
-    ["evil.example", "evil.example:8050", "127.0.0.1.evil.example", "localhost.evil.example", "10.0.0.7", ""],
+    [
+        "evil.example",
+        "evil.example:8050",
+        "127.0.0.1.evil.example",
+        "localhost.evil.example",
+        "10.0.0.7",
+        "",
+        "[::1",
+    ],
 )
 def test_a_name_that_was_made_to_point_here_is_refused(client: Any, host: str) -> None:
     assert client.get("/", headers={"Host": host}).status_code == 403
@@ -71,7 +79,7 @@ def test_a_name_that_was_made_to_point_here_is_refused(client: Any, host: str) -
 
 
 def test_requests_of_other_sites_are_refused(client: Any) -> None:
-    for origin in ("http://evil.example", "null", "http://127.0.0.1:9999"):
+    for origin in ("http://evil.example", "null", "http://127.0.0.1:9999", "http://[::1", ""):
         told = client.post("/_dash-update-component", headers=LOCAL | {"Origin": origin}, json={})
         assert told.status_code == 403
     assert client.get("/", headers=LOCAL | {"Origin": "http://127.0.0.1:8050"}).status_code == 200
@@ -109,8 +117,41 @@ def test_another_address_asks_for_the_token(store: Store) -> None:
     assert client.get("/", headers=host).status_code == 200  # with the cookie that was set
     another = client.application.test_client()
     assert another.get("/", headers=host).status_code == 401
-    kept = {"Cookie": f"{server.COOKIE}={address.token}"}
+    kept = {"Cookie": f"{address.cookie}={address.token}"}
     assert client.application.test_client(use_cookies=False).get("/", headers=host | kept).status_code == 200
+
+
+def test_two_dashboards_of_one_host_keep_a_cookie_each(store: Store) -> None:
+    names = {client_of_cookie(store, port) for port in (8050, 8051)}
+    assert len(names) == 2  # a browser sends cookies to all ports of a host
+
+
+def client_of_cookie(store: Store, port: int) -> str:
+    address = server.address_for("0.0.0.0", port)
+    answer = client_of(store, address).get(f"/?token={address.token}", headers={"Host": "10.1.2.3"})
+    return answer.headers["Set-Cookie"].partition("=")[0]
+
+
+def test_a_big_request_is_refused_before_it_is_read(store: Store) -> None:
+    import http.client
+    import threading
+
+    bound = server.listen(server.Address(port=0))
+    address = server.Address(port=bound.getsockname()[1])
+    app = create_app(store)
+    server.guard(app, address)
+    running = server.make_server(app, bound)
+    thread = threading.Thread(target=running.run, daemon=True)
+    thread.start()
+    try:
+        asked = http.client.HTTPConnection("127.0.0.1", address.port, timeout=30)
+        asked.putrequest("POST", "/_dash-update-component")
+        asked.putheader("Content-Length", str(1 << 34))
+        asked.endheaders()
+        assert asked.getresponse().status == 413
+    finally:
+        running.close()
+        thread.join(timeout=10)
 
 
 def test_only_the_loopback_goes_without_a_token() -> None:
