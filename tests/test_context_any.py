@@ -6,7 +6,7 @@ from typing import Any
 
 from across_helpers import group_of
 from analysis_helpers import WHOLE, Drawn, comm, compute, draw, gemm
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sp_profiler.analysis.across import across_ranks
@@ -52,7 +52,7 @@ def activities(pick: st.DrawFn) -> list[Drawn]:
     return rows
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(activities(), min_size=1, max_size=3))
 def test_figures_add_up_whatever_is_launched(ranks: list[list[Drawn]]) -> None:
     results = [analyze_rank(*draw(*rows, rank=rank), WHOLE) for rank, rows in enumerate(ranks)]

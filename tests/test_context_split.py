@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sp_profiler.analysis.context_parallel.families import BOTH
@@ -93,7 +93,7 @@ def replayed(rows: Rows, took: list[int]) -> list[int]:
     return waits
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(rings())
 def test_the_split_is_that_of_a_replay_transfer_by_transfer(rows: Rows) -> None:
     known = sorted(int(t) for t in rows.transfer_ns if t >= 0)
