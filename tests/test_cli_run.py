@@ -47,6 +47,11 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
             ["pipeline"],
             "unknown workload 'pipeline', expected one of ddp, tp, sp, ring, ulysses, rsa, usp, demo",
         ),
+        (["demo", "--comm", "async"], "the runs of demo differ in --comm: choose a workload"),
+        (
+            ["demo-long-context", "--layout", "zigzag", "--ulysses", "4", "--comm", "sync"],
+            "the runs of demo-long-context differ in --layout, --comm, --ulysses: choose",
+        ),
         ([], "what to run?"),
         (["tp", "--", "python", "train.py"], "not both"),
         (["--", "no-such-command-here"], "cannot start 'no-such-command-here'"),

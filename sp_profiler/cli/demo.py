@@ -19,7 +19,7 @@ from sp_profiler.cli.run import (
     workload_config,
     write_report,
 )
-from sp_profiler.errors import EXIT_OK, WorkloadError
+from sp_profiler.errors import EXIT_OK, UsageError, WorkloadError
 
 if TYPE_CHECKING:
     from sp_profiler.record.runfolder import PendingFolder
@@ -82,6 +82,7 @@ def run_demo(args: argparse.Namespace, demo: Demo) -> int:
     from sp_profiler.record.workload import choose_backend
     from sp_profiler.report import comparison
 
+    _refuse_varied(args, demo)
     for name, value in demo.sizes.items():
         if getattr(args, name) is None:
             setattr(args, name, value)
@@ -101,10 +102,23 @@ def run_demo(args: argparse.Namespace, demo: Demo) -> int:
     return EXIT_OK
 
 
+def _varied(demo: Demo) -> list[str]:
+    """The options in which the parts differ."""
+    return list(dict.fromkeys(name for part in demo.parts for name in part.options))
+
+
+def _refuse_varied(args: argparse.Namespace, demo: Demo) -> None:
+    """UsageError for an option that the parts set: taken, it would undo the demo; left out, mislead."""
+    given = [f"--{name}" for name in _varied(demo) if getattr(args, name) is not None]
+    if given:
+        raise UsageError(
+            f"the runs of {demo.name} differ in {', '.join(given)}: choose a workload to set it yourself"
+        )
+
+
 def _fixed(demo: Demo, part: Part) -> dict[str, Any]:
-    """What the demo varies between its parts: an option of that kind by the user would undo it."""
-    varied = {name: None for each in demo.parts for name in each.options}
-    return {**varied, **part.options}
+    """What the demo varies between its parts; what a part does not name is the default."""
+    return {**dict.fromkeys(_varied(demo)), **part.options}
 
 
 def _run_part(
