@@ -288,6 +288,53 @@ def test_a_send_and_a_receive_that_meet_at_different_times() -> None:
     ]
 
 
+def both_ways(rank: int, *, last_one_way: bool = False) -> list[Drawn]:
+    """A ring of four that halves K, V: of each hop 1000 bytes go to the next rank, 1000 to the one before."""
+    rows: list[Drawn] = []
+    for k in range(3):
+        at: dict[str, Any] = {"of": CP4, "rank": rank}
+        onwards, back = (rank + 1) % 4, (rank - 1) % 4
+        turned: dict[str, Any] = at | {"source": onwards, "target": back, "stream": 21}
+        rows += [hop(100 * k, 100 * k + 20, 10 * k, **at)]
+        rows += [hop(100 * k, 100 * k + 20, 10 * k + 1, **(at if last_one_way and k == 2 else turned))]
+        rows += [attention(100 * k, 100 * k + 100, 10 * k + 2)]
+    return [*rows, attention(300, 400, 33)]
+
+
+def test_a_ring_that_goes_both_ways() -> None:
+    found = found_in([both_ways(rank) for rank in range(4)])
+    (scheme,) = found.schemes
+    assert (scheme.scheme, scheme.forward_passes, scheme.ring_ranks) == ("ring", 1, 4)
+    assert "On rank 0 send/recv go both ways, to ranks 1 and 3, of 4 ranks: 6 of kv" in scheme.evidence
+    mine = of_rank(found, 0)
+    assert [(one.hop, one.bytes, one.transfer_ns, one.attention_ns) for one in mine] == [
+        (0, 2000, 20, 100), (1, 2000, 20, 100), (2, 2000, 20, 100)
+    ]  # fmt: skip
+    assert {(one.source, one.target) for one in mine} == {(None, None)}
+
+
+def test_sends_to_more_than_one_rank_that_are_no_ring() -> None:
+    results = [analyze_rank(*draw(*both_ways(r, last_one_way=True), rank=r), WHOLE) for r in range(4)]
+    found, notes = context_parallel(results, None, None)
+    assert found is not None
+    (scheme,) = found.schemes
+    assert scheme.scheme == "unknown"
+    assert "neither all from one rank and to one rank" in scheme.evidence
+    assert "context-scheme-unknown" in {note.code for note in notes}
+
+
+def test_the_evidence_says_what_the_rank_shows() -> None:
+    """Of a causal ring the rank that has a block in every step; alone, the first one has but its own."""
+    every = found_in([contiguous(rank) for rank in range(4)])
+    assert every.schemes[0].evidence == (
+        "On rank 3 every send/recv is from rank 2 and to rank 0 of 4 ranks: 3 of kv in each forward, "
+        "with attention between one and the next"
+    )
+    alone, _ = context_parallel([analyze_rank(*draw(*contiguous(0), rank=0), WHOLE)], None, None)
+    assert alone is not None
+    assert alone.schemes[0].evidence.endswith("3 of kv in each forward, with attention in 1 of 4 ring steps")
+
+
 def test_a_merge_that_is_called_a_softmax_is_no_block() -> None:
     """Ring of four that merges beside the block in hand: the steps before the last have two kernels each, of
     which one is attention."""

@@ -83,6 +83,7 @@ class Family:
     passes: Passes
     transfers: Transfers
     copies: tuple[Copies, ...] = ()
+    both_ways: tuple[int, ...] = ()  # of a ring that sends as much one way as the other: its neighbours
     peers: tuple[tuple[int, tuple[int, ...]], ...] = ()  # numbers of shifts and all their ends, completed
 
 

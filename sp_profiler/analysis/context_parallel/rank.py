@@ -145,6 +145,9 @@ def _ring(
     one = _family(kind, named, size, line, reads, collectives, inside)
     phase = reads.phase[reads.of_pass]
     members = [reads.member[phase == code] for code in range(len(PHASES))]
+    if kind == RING and (around := _both_ways(line, reads, collectives.rows)):
+        nobody = ((None, None),) * len(PHASES)
+        return replace(one, size=size, unread=unread, in_pairs=in_pairs, ends=nobody, both_ways=around)
     if kind == UNKNOWN or (
         kind == RING and not all(_is_constant(line, m, collectives.rows) for m in members)
     ):
@@ -192,6 +195,21 @@ def _is_constant(line: Line, member: Int64, rows: tuple[Collective, ...]) -> boo
     sources = {one.source for one in told if one.source is not None}
     targets = {one.target for one in told if one.target is not None}
     return len(sources) <= 1 and len(targets) <= 1
+
+
+def _both_ways(line: Line, reads: Reads, rows: tuple[Collective, ...]) -> tuple[int, ...]:
+    """The two neighbours of a ring of which every hop sends as much to one as to the other; else empty."""
+    told = [rows[at] for at in line.collective[reads.member].tolist()]
+    targets = sorted({one.target for one in told if one.target is not None})
+    sources = sorted({one.source for one in told if one.source is not None})
+    if len(targets) != 2 or (sources and sources != targets):
+        return ()
+    sent: dict[tuple[int, int, int], Counter[int]] = {}
+    places = zip(reads.of_pass.tolist(), reads.payload.tolist(), reads.hop.tolist(), strict=True)
+    for one, place in zip(told, places, strict=True):
+        sent.setdefault(place, Counter()).update([one.target] if one.target is not None else [])
+    even = all(counts[targets[0]] == counts[targets[1]] > 0 for counts in sent.values())
+    return tuple(targets) if even else ()
 
 
 def _completed(

@@ -8,7 +8,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from sp_profiler.analysis.context_parallel.balance import contiguous_by_work, ring_ranks, work_of
-from sp_profiler.analysis.context_parallel.families import EXCHANGES, GATHERS, RING, SELF_ATTENTION, UNKNOWN
+from sp_profiler.analysis.context_parallel.families import (
+    EXCHANGES,
+    GATHERS,
+    RING,
+    SELF_ATTENTION,
+    UNKNOWN,
+    Family,
+)
 from sp_profiler.analysis.context_parallel.lines import BACKWARD, FORWARD, RECOMPUTE
 from sp_profiler.analysis.context_parallel.results import Scheme, SchemeName
 from sp_profiler.analysis.context_parallel.tables import Shown, kind_of
@@ -154,30 +161,54 @@ def _lowered(text: str) -> str:
 def _sentence(members: Sequence[Shown]) -> str:
     kind = kind_of(members)
     one = max(
-        (m for m in members if m.family.kind == kind), key=lambda m: (len(m.family.transfers), -(m.rank or 0))
+        (m for m in members if m.family.kind == kind),
+        key=lambda m: (len(m.family.transfers), _blocks(m)[0], -(m.rank or 0)),
     )
     family = one.family
     word = _WORDS.get(family.op, family.op)
     size = f"{family.size} ranks" if family.size else "its ranks"
     counts = _per_phase(one)
     if kind == RING:
-        source, target = next((pair for pair in family.ends if None not in pair), (None, None))
-        known = source is not None
-        ends = f"from rank {source} and to rank {target}" if known else "with one neighbour"
-        return (
-            f"On rank {_rank(one)} every {word} is {ends} of {size}: {counts}, with attention between one "
-            "and the next"
-        )
+        return f"On rank {_rank(one)} {_ends(family, word, size)}: {counts}{_beside(one)}"
     if kind == SELF_ATTENTION:
         return f"Keys go round {size} before one softmax over whole rows, then values do ({word}): {counts}"
     if kind == EXCHANGES:
         return f"Every attention of rank {_rank(one)} stands between all-to-alls over {size}: {counts}"
     if kind == GATHERS:
         return f"Keys and values of {size} are gathered before attention: {counts}"
+    if not family.unread:
+        return (
+            f"{word} operations carry what attention needs, but on rank {_rank(one)} they are neither all "
+            "from one rank and to one rank, nor as many to each of two"
+        )
     return (
         f"{word} operations carry what attention needs, but their number fits no scheme: {family.unread} "
         f"runs of them on rank {_rank(one)}"
     )
+
+
+def _ends(family: Family, word: str, size: str) -> str:
+    """Whom the shifts of a ring go to and come from."""
+    if family.both_ways:
+        return f"{word} go both ways, to ranks {' and '.join(map(str, family.both_ways))}, of {size}"
+    source, target = next((pair for pair in family.ends if None not in pair), (None, None))
+    if source is not None:
+        return f"every {word} is from rank {source} and to rank {target} of {size}"
+    return f"{word}, of which the trace does not say with whom, are as many as a ring of {size} has"
+
+
+def _blocks(one: Shown) -> tuple[int, int]:
+    """Ring steps of a rank's whole passes that have attention, and all of them."""
+    passes = one.family.passes
+    attention = passes.attention_ns[passes.is_whole]
+    return int((attention > 0).sum()), attention.size
+
+
+def _beside(one: Shown) -> str:
+    filled, steps = _blocks(one)
+    if filled == steps:
+        return ", with attention between one and the next"
+    return f", with attention in {filled} of {steps} ring steps" if filled else ""
 
 
 def _rank(one: Shown) -> str:
