@@ -256,6 +256,7 @@ def test_what_fits_into_a_node_takes_the_link_inside() -> None:
         (3, 1, 6, 8, "inside", 2),  # one node holds all
         (3, 1, 12, 8, "across", 0),  # ranks 6 and 7 are in one node, 8 in the next
         (6, 1, 12, 8, "across", 1),  # 6 and 7 of the second group are alone
+        (16, 1, 16, 6, "across", 3),  # the third node has four
     ],
 )
 def test_a_group_is_inside_a_node_when_none_of_its_kind_is_split(
@@ -271,7 +272,7 @@ def test_a_group_is_inside_a_node_when_none_of_its_kind_is_split(
     split = any(len({rank // node for rank in one}) > 1 for one in members)
     assert group.where(node) == where == ("across" if split else "inside")
     fewest = min(sum(o // node == rank // node for o in one) - 1 for one in members for rank in one)
-    assert group.peers_inside(node) == peers <= fewest
+    assert group.peers_inside(node) == peers == fewest
 
 
 def test_an_all_to_all_between_nodes_sends_over_both_links_at_once() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 from sp_profiler.planning.long_context.model import ContextSizes, Direction, Transfer
@@ -40,12 +42,22 @@ class Group:
         """Of a rank's peers those in its own node, of the rank that has fewest."""
         if self.where(ranks_per_node) == "inside":
             return self.ranks - 1
-        together = math.gcd(ranks_per_node, self.extent) // self.stride
-        return min(self.ranks, max(together, 1)) - 1
+        return _fewest_together(self, ranks_per_node) - 1
 
 
 def _none_is_split(group: Group, ranks_per_node: int) -> bool:
     return group.world <= ranks_per_node or ranks_per_node % group.extent == 0
+
+
+@cache
+def _fewest_together(group: Group, ranks_per_node: int) -> int:
+    """Counted over the groups until their places in nodes repeat."""
+    period = min(group.world, math.lcm(group.extent, ranks_per_node))
+    starts = (first + offset for first in range(0, period, group.extent) for offset in range(group.stride))
+    return min(
+        min(Counter((start + i * group.stride) // ranks_per_node for i in range(group.ranks)).values())
+        for start in starts
+    )
 
 
 def tensor_group(one: Candidate) -> Group:
