@@ -134,6 +134,18 @@ def ring(folder: Path, gradient_dtype: str) -> Classified:
     return read(writer, folder)
 
 
+@pytest.mark.parametrize("call", ["c10d::send", "_c10d_functional::all_to_all_single", "nccl:send 0->1"])
+def test_merges_of_a_ring_without_metadata_are_no_attention(tmp_path: Path, call: str) -> None:
+    writer = TraceWriter(world_size=2)
+    node(writer, "RingFlashAttnFuncBackward", 100, 80)
+    writer.cpu_op(call, 104, 2, tid=BACKWARD_TID)
+    writer.collective("send", 1104, 5, launch=108, launch_tid=BACKWARD_TID, metadata=False)
+    compute(writer, 115, "flash_bwd_kernel", "flash_attn::_flash_attn_backward", tid=BACKWARD_TID)
+    compute(writer, 130, "elementwise_kernel", "aten::add", tid=BACKWARD_TID)
+    classified = read(writer, tmp_path)
+    assert classified.activities.role.tolist().count(int(Role.ATTENTION)) == 1
+
+
 def test_ring_attention(tmp_path: Path) -> None:
     """K, V go round in both directions; their gradients, in fp32 here, in backward."""
     classified = ring(tmp_path, "Float")

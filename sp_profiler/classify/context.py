@@ -21,6 +21,7 @@ from sp_profiler.ledger import Ledger
 from sp_profiler.record.annotate import Range
 from sp_profiler.trace.tables import NONE, Bool, Category, Int64, Trace
 
+_CALLS = ("nccl:", "c10d::", "_c10d_functional::")
 PHASES = {"forward": Phase.FORWARD, "backward": Phase.BACKWARD, "optimizer": Phase.OPTIMIZER}
 
 
@@ -99,7 +100,8 @@ def _around_collectives(trace: Trace, nest: Nest, among: Bool) -> Bool:
     """
     described = np.array([is_collective(args) for args in trace.collectives] + [False], np.bool_)
     calls = described[trace.events.collective[nest.row]]
-    calls |= trace.strings.match(trace.events.name[nest.row], lambda text: text.startswith("nccl:"))
+    # Without metadata (torch 2.1) the operators' names are left.
+    calls |= trace.strings.match(trace.events.name[nest.row], lambda text: text.startswith(_CALLS))
     found = np.zeros(len(nest.row), np.bool_)
     outer = nest.nearest(among)
     around = np.unique(outer[np.flatnonzero(calls)])
