@@ -185,9 +185,8 @@ def _texts(trace: Trace, classified: Classified) -> tuple[Int32, Int32, tuple[st
 
     def recoded(codes: Int32, text: Sequence[str]) -> Int32:
         used, place = np.unique(codes, return_inverse=True)
-        new = [
-            NONE if code == NONE else strings.setdefault(text[code], len(strings)) for code in used.tolist()
-        ]
+        known: list[int] = used.tolist()
+        new = [NONE if code == NONE else strings.setdefault(text[code], len(strings)) for code in known]
         return np.array(new, np.int32)[place]
 
     name = recoded(activities.name, trace.strings.pool)
