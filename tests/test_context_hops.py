@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 from across_helpers import group_of
-from analysis_helpers import WHOLE, Drawn, comm, compute, draw, gemm
+from analysis_helpers import WHOLE, Drawn, comm, compute, draw, gemm, step
 
 from sp_profiler.analysis.across import across_ranks
 from sp_profiler.analysis.context_parallel.across import context_parallel
 from sp_profiler.analysis.context_parallel.results import ContextParallel, Hop
 from sp_profiler.analysis.rank import analyze_rank
+from sp_profiler.analysis.steps import WindowRule
 from sp_profiler.classify.tables import Group, Phase, Role
 
 
@@ -354,6 +355,23 @@ def test_a_merge_that_is_called_a_softmax_is_no_block() -> None:
     ]  # fmt: skip
     (balance,) = found_in(ranks).balance
     assert balance.work_ns == [[100, 100, 100, 90]] * 4
+
+
+def test_passes_of_other_steps_are_not_incomplete() -> None:
+    """Of two steps one is asked for: what the other holds is neither counted nor cut."""
+
+    def later(one: Drawn) -> Drawn:
+        return replace(one, start=one.start + 500, end=one.end + 500, launch=one.launch + 500)
+
+    def passes(rule: WindowRule) -> tuple[int, int]:
+        rows = contiguous(3)
+        drawn = draw(*rows, *map(later, rows), rank=3, steps=(step(0, 0, 450), step(1, 450, 950)))
+        found, _ = context_parallel([analyze_rank(*drawn, rule)], None, None)
+        assert found is not None
+        return found.schemes[0].forward_passes, found.schemes[0].incomplete_passes
+
+    assert passes(WindowRule("step")) == (2, 0)
+    assert passes(WindowRule("step", (1, 2))) == (1, 0)
 
 
 def test_a_ring_with_another_number_of_hops_than_it_has_ranks_for() -> None:

@@ -79,7 +79,9 @@ def _steps(one: Shown) -> int:
 
 
 def _unread(one: Shown) -> Shown:
-    passes = replace(one.family.passes, is_whole=np.zeros(len(one.family.passes), np.bool_))
+    passes = one.family.passes
+    lost = passes.is_incomplete | passes.is_whole
+    passes = replace(passes, is_whole=np.zeros(len(passes), np.bool_), is_incomplete=lost)
     return replace(one, family=replace(one.family, kind=UNKNOWN, passes=passes))
 
 
@@ -115,7 +117,7 @@ def _layout_copies(shown: Sequence[Shown], rows: Rows) -> list[LayoutCopies]:
 def _notes(found: ContextParallel, shown: Sequence[Shown]) -> tuple[LedgerEntry, ...]:
     """Why figures are null, and what is in none."""
     ledger = Ledger()
-    incomplete = sum(int((~one.family.passes.is_whole).sum()) for one in shown)
+    incomplete = sum(int(one.family.passes.is_incomplete.sum()) for one in shown)
     if incomplete:
         text = "passes of attention that the window cuts or that lack transfers: not in context_parallel"
         ledger.add("context-pass-incomplete", "note", text, count=incomplete)

@@ -10,9 +10,10 @@ from sp_profiler.analysis.context_parallel.families import BOTH, RECEIVES, SENDS
 from sp_profiler.analysis.context_parallel.lines import Line
 from sp_profiler.analysis.intervals import sum_by, union_by_key
 from sp_profiler.classify.tables import Collective
-from sp_profiler.trace.tables import NONE, Bool, Int64
+from sp_profiler.trace.tables import NONE, Bool, Int8, Int64
 
 _FAR = 2**62
+OUTSIDE, CUT, INSIDE = range(3)
 _NEAREST = 4
 
 
@@ -38,14 +39,16 @@ class Reads:
 
 
 def measured(
-    line: Line, reads: Reads, rows: tuple[Collective, ...], inside: Bool, numbers: Int64
+    line: Line, reads: Reads, rows: tuple[Collective, ...], inside: Int8, numbers: Int64
 ) -> tuple[Passes, Transfers]:
-    """Passes and transfers with their times. `rows`, `inside` (all of it lies in the windows) and `numbers`
-    are by row of DeviceCollectives. Members and attention rows are in order of launch."""
+    """Passes and transfers with their times. `rows`, `inside` (OUTSIDE the windows, CUT, INSIDE) and
+    `numbers` are by row of DeviceCollectives. Members and attention rows are in order of launch."""
     count, steps = len(reads.phase), reads.steps
     collective = line.collective[reads.member]
     whole = reads.is_read.copy()
-    whole[reads.of_pass[~inside[collective]]] = False
+    whole[reads.of_pass[inside[collective] < INSIDE]] = False
+    outside = np.bincount(reads.of_pass, minlength=count) > 0
+    outside[reads.of_pass[inside[collective] > OUTSIDE]] = False
     begin, end = np.full(count, _FAR, np.int64), np.full(count, -_FAR, np.int64)
     for at, of in ((reads.member, reads.of_pass), (reads.row, reads.row_pass)):
         np.minimum.at(begin, of, line.start_ns[at])
@@ -69,6 +72,7 @@ def measured(
         Passes(
             reads.phase,
             whole,
+            ~whole & ~outside,
             begin,
             end,
             attention,

@@ -29,12 +29,12 @@ from sp_profiler.analysis.context_parallel.lines import (
     Line,
     line_of,
 )
-from sp_profiler.analysis.context_parallel.measure import Reads, measured
+from sp_profiler.analysis.context_parallel.measure import CUT, INSIDE, OUTSIDE, Reads, measured
 from sp_profiler.analysis.context_parallel.ring import read_ring
 from sp_profiler.analysis.exposure import DeviceCollectives, Exposure
 from sp_profiler.changed import changer
 from sp_profiler.classify.tables import Classified, Collective, Group
-from sp_profiler.trace.tables import Bool, Int64, Trace
+from sp_profiler.trace.tables import Int8, Int64, Trace
 
 _with_peers = changer(Collective, "peers")
 
@@ -51,7 +51,8 @@ def context_of(
     line = line_of(trace, classified, rows, collectives)
     if line is None:
         return None
-    inside = (exposed.window >= 0) & (exposed.inside_ns == collectives.end_ns - collectives.start_ns)
+    whole = exposed.inside_ns == collectives.end_ns - collectives.start_ns
+    inside = np.where(exposed.window < 0, OUTSIDE, np.where(whole, INSIDE, CUT)).astype(np.int8)
     families: list[Family] = []
     for group in range(len(line.groups)):
         kinds = set(np.unique(line.what[line.group == group]).tolist())
@@ -61,7 +62,7 @@ def context_of(
 
 
 def _families(
-    line: Line, group: int, kinds: set[int], trace: Trace, collectives: DeviceCollectives, inside: Bool
+    line: Line, group: int, kinds: set[int], trace: Trace, collectives: DeviceCollectives, inside: Int8
 ) -> list[Family]:
     found: list[Family] = []
     rows = collectives.rows
@@ -93,7 +94,7 @@ def _family(
     line: Line,
     reads: Reads,
     collectives: DeviceCollectives,
-    inside: Bool,
+    inside: Int8,
 ) -> Family:
     passes, transfers = measured(line, reads, collectives.rows, inside, collectives.id)
     told = [collectives.rows[at] for at in line.collective[reads.member].tolist()]
@@ -122,7 +123,7 @@ def _unread(
     reads = Reads(
         empty, empty, empty, empty, empty, empty, empty, empty, empty, empty.astype(np.bool_), 1, ("kv",)
     )
-    one = _family(UNKNOWN, named, size, line, reads, collectives, np.zeros(len(collectives), np.bool_))
+    one = _family(UNKNOWN, named, size, line, reads, collectives, np.zeros(len(collectives), np.int8))
     mine = np.flatnonzero((line.group == group) & (line.what >= KV))
     ops = Counter(collectives.rows[at].op or "" for at in line.collective[mine].tolist())
     return replace(one, unread=len(mine), op=min(ops, key=lambda op: (-ops[op], op)))
@@ -135,7 +136,7 @@ def _ring(
     size: int | None,
     trace: Trace,
     collectives: DeviceCollectives,
-    inside: Bool,
+    inside: Int8,
 ) -> Family:
     reads, kinds, size, unread, in_pairs = read_ring(line, group, collectives.rows, size)
     kind = max(kinds, key=lambda one: (kinds[one], one)) if kinds else UNKNOWN

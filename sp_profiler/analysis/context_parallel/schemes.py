@@ -120,7 +120,7 @@ def _count(one: Shown, phase: int) -> int:
 
 
 def _incomplete(one: Shown) -> int:
-    return int((~one.family.passes.is_whole).sum())
+    return int(one.family.passes.is_incomplete.sum())
 
 
 def _layout(
