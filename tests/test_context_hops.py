@@ -374,6 +374,17 @@ def test_passes_of_other_steps_are_not_incomplete() -> None:
     assert passes(WindowRule("step", (1, 2))) == (1, 0)
 
 
+def test_a_pass_that_runs_after_the_window_of_its_step_is_incomplete() -> None:
+    """Step 0 launches both passes; its window ends when step 1 begins, of which no kernel is in the trace."""
+    rows = contiguous(3)
+    behind = [replace(one, start=one.start + 500, end=one.end + 500, launch=one.launch + 10) for one in rows]
+    border = gemm(440, 445, Role.FWD, 8, phase=Phase.FORWARD)
+    drawn = draw(*rows, border, *behind, rank=3, steps=(step(0, 0, 450), step(1, 450, 460)))
+    found, _ = context_parallel([analyze_rank(*drawn, WindowRule("step"))], None, None)
+    assert found is not None
+    assert (found.schemes[0].forward_passes, found.schemes[0].incomplete_passes) == (1, 1)
+
+
 def test_a_ring_with_another_number_of_hops_than_it_has_ranks_for() -> None:
     """Two of four ranks have a trace; each pass has five hops, all to one neighbour, each beside a block."""
     ranks = [

@@ -22,7 +22,7 @@ class Passes:
 
     phase: Int64  # lines.FORWARD, BACKWARD or RECOMPUTE
     is_whole: Bool  # all its transfers are there, and inside the windows
-    is_incomplete: Bool  # the others, but for what lies outside the windows with all its transfers
+    is_incomplete: Bool  # the others, but for those of steps that were not chosen
     begin_ns: Int64  # of its first transfer or attention on the device
     end_ns: Int64
     attention_ns: Int64  # (passes, steps): |union| of each ring step's attention

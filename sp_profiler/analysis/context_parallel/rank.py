@@ -51,14 +51,23 @@ def context_of(
     line = line_of(trace, classified, rows, collectives)
     if line is None:
         return None
-    whole = exposed.inside_ns == collectives.end_ns - collectives.start_ns
-    inside = np.where(exposed.window < 0, OUTSIDE, np.where(whole, INSIDE, CUT)).astype(np.int8)
+    inside = _inside(classified, collectives, exposed)
     families: list[Family] = []
     for group in range(len(line.groups)):
         kinds = set(np.unique(line.what[line.group == group]).tolist())
         if kinds & {*HOPS, EXCHANGE, GATHER, REDUCE}:
             families += _families(line, group, kinds, trace, collectives, inside)
     return DeviceContext(device, classified.is_cpu_only, tuple(families)) if families else None
+
+
+def _inside(classified: Classified, collectives: DeviceCollectives, exposed: Exposure) -> Int8:
+    """Of each collective whether it lies INSIDE the windows, is CUT (also where its step's window ends before
+    it runs), or OUTSIDE: of a step that was not chosen."""
+    step = classified.activities.step[collectives.activity]
+    runs = exposed.window >= 0
+    whole = runs & (exposed.inside_ns == collectives.end_ns - collectives.start_ns)
+    chosen = runs | np.isin(step, step[runs])
+    return np.select([whole, chosen], [INSIDE, CUT], OUTSIDE).astype(np.int8)
 
 
 def _families(
