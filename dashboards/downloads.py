@@ -1,4 +1,4 @@
-"""What can be taken along: the reports and tables of a run. Figures are saved by their own mode bar."""
+"""What can be taken along: reports and tables of a run. Figures of a view are saved by the page itself."""
 
 from __future__ import annotations
 
@@ -20,55 +20,62 @@ from sp_profiler.report import save, tables
 REPORTS = {"html": "text/html", "json": "application/json", "markdown": "text/markdown"}
 
 
-def menu(opened: Opened) -> list[Any]:
+def menu(found: Opened) -> list[Any]:
     """Links in the header."""
-    run = opened.ref.id
+    run = found.ref.id
     names = {"html": "HTML report", "json": "JSON report", "markdown": "Markdown report"}
-    links = [html.A(text, href=f"/export/{run}/report/{kind}", download="") for kind, text in names.items()]
+    links: list[Any] = [
+        html.A(text, href=f"/export/{run}/report/{kind}", download="") for kind, text in names.items()
+    ]
     perfetto = "for ui.perfetto.dev: the trace with tracks of what is exposed and overlapped"
     links.append(html.A("Perfetto traces", href=f"/export/{run}/perfetto", download="", title=perfetto))
     links += [
         html.A(f"{name}.csv", href=f"/export/{run}/table/{name}", download="") for name in tables.TABLES
     ]
+    for kind in ("SVG", "PNG"):
+        save_as = parts.attrs({"data-save": kind.lower()})
+        links.insert(4, html.Button(f"Figures of this view as {kind}", className="link", **save_as))
     return [html.Details([html.Summary("Export"), html.Div(links, className="links")], className="menu")]
 
 
-def csv_link(opened: Opened, table: str, text: str = "CSV") -> html.A:
+def csv_link(found: Opened, table: str, text: str = "CSV") -> html.A:
     """A link to one table as CSV, beside it."""
-    return html.A(text, href=f"/export/{opened.ref.id}/table/{table}", className="plain", download="",
+    return html.A(text, href=f"/export/{found.ref.id}/table/{table}", className="plain", download="",
                   title=f"all rows of {table}")  # fmt: skip
+
+
+def opened(store: Store, run: str) -> Opened:
+    """The run of this id, read if need be; ends the request with 404 where there is none."""
+    ref = store.ref(run)
+    found = None if ref is None else store.ask(ref, wait_s=600)
+    if not isinstance(found, Opened):
+        abort(404)
+    return found
 
 
 def register(app: Dash, store: Store) -> None:
     """The addresses below /export."""
     server = app.server
 
-    def opened(run: str) -> Opened:
-        ref = store.ref(run)
-        found = None if ref is None else store.ask(ref, wait_s=600)
-        if not isinstance(found, Opened):
-            abort(404)
-        return found
-
     @server.get("/export/<run>/report/<kind>")
     def _report(run: str, kind: str) -> Response:
         if kind not in REPORTS:
             abort(404)
-        found = opened(run)
+        found = opened(store, run)
         ((name, content),) = save.render(found.report, kind).items()
-        return _attachment(found, name, content, REPORTS[kind])
+        return attachment(found, name, content, REPORTS[kind])
 
     @server.get("/export/<run>/table/<table>")
     def _table(run: str, table: str) -> Response:
         if table not in tables.TABLES:
             abort(404)
-        found = opened(run)
+        found = opened(store, run)
         text = tables.csv_text(tables.to_polars(found.report, table))
-        return _attachment(found, f"{table}.csv", text, "text/csv")
+        return attachment(found, f"{table}.csv", text, "text/csv")
 
     @server.get("/export/<run>/perfetto")
     def _perfetto(run: str) -> Response:
-        found = opened(run)
+        found = opened(store, run)
         with tempfile.TemporaryDirectory(prefix="sp-profile-export-") as folder:
             file = _perfetto_file(store, found, Path(folder))
             handle = file.open("rb")  # the folder may go: what is open stays readable
@@ -91,7 +98,7 @@ def _perfetto_file(store: Store, found: Opened, folder: Path) -> Path:
     return archive
 
 
-def _attachment(found: Opened, name: str, content: str | bytes | Iterable[str], kind: str) -> Response:
+def attachment(found: Opened, name: str, content: str | bytes | Iterable[str], kind: str) -> Response:
     """A file to save, never a page to show: what is in it came from a trace."""
     file = f"{parts.safe_name(found.ref.name)}-{name}"
     headers = {"Content-Disposition": f'attachment; filename="{file}"'}

@@ -140,6 +140,14 @@ def test_the_timeline_zooms_by_url_button_wheel_and_key(page: Page, demo: tuple[
         f"document.querySelector('#timeline .js-plotly-plot')._fullLayout.xaxis.range[0] > {before[0]}", 30
     )
     page.wait_for("!location.search.includes('t=0-')", 30)
+    zero, last = store.lanes(run, run.ranks[0]).span
+    end = (last - zero) / 1e6
+    beyond = (
+        f"{{'xaxis.range': [{end - 10}, {end + 30}]}}"  # dragged past the end: up to it, as wide as before
+    )
+    drawn = "document.querySelector('#timeline .js-plotly-plot')"
+    page.run(f"Plotly.relayout({drawn}, {beyond}).then(() => 0)")
+    page.wait_for(f"location.search.includes('t={last - zero - 40_000_000}-{last - zero}')", 30)
     assert page.problems == []
 
 
@@ -228,6 +236,40 @@ def test_what_is_seen_can_be_taken_along(page: Page, demo: tuple[str, Store]) ->
         "Plotly.toImage(document.querySelector('#graph-step-time .js-plotly-plot'), {format: 'svg'})"
     )
     assert picture.startswith("data:image/svg")
+    assert page.problems == []
+
+
+def test_the_figures_of_a_view_are_saved_as_pictures(page: Page, demo: tuple[str, Store]) -> None:  # noqa: F811
+    url, store = demo
+    show(page, url, run=opened(store, "tp-sync").ref.id)
+    count = page.run("document.querySelectorAll('#content .js-plotly-plot').length")
+    page.run(
+        "window.saved = []; Plotly.downloadImage = async (plot, how) =>"
+        " window.saved.push([how.filename, (await Plotly.toImage(plot, how)).slice(0, 15)])"
+    )
+    page.run("document.querySelector('[data-save=png]').click()")
+    page.wait_for(f"window.saved.length === {count}", 60)
+    saved = page.run("window.saved")
+    assert {start for _, start in saved} == {"data:image/png;"}
+    assert {name for name, _ in saved} >= {"overview-step-time", "overview-collectives"}
+    assert page.problems == []
+
+
+def test_a_cell_of_the_wait_map_leads_to_its_collective(page: Page, demo: tuple[str, Store]) -> None:  # noqa: F811
+    url, store = demo
+    run = opened(store, "tp-async")
+    show(page, url, "across", run=run.ref.id)
+    expected = page.run("document.querySelector('#graph-waits .js-plotly-plot').data[0].customdata[1][4][0]")
+    assert run.report.collectives[expected].rank == 1
+    spot = page.run(
+        "(() => { const plot = document.querySelector('#graph-waits .js-plotly-plot');"
+        " const full = plot._fullLayout, box = plot.querySelector('.nsewdrag').getBoundingClientRect();"
+        " return [box.x + full.xaxis.c2p(5), box.y + full.yaxis.c2p('1')]; })()"
+    )
+    page.click(*spot)
+    settle(page, "timeline")
+    page.wait_for("document.querySelector('#pick h3')", 60)
+    assert f"#{expected}" in text_of(page, "#pick")
     assert page.problems == []
 
 

@@ -205,6 +205,20 @@ def test_exports_are_the_reports_own(client: Any, store: Store) -> None:
         assert client.get(f"{where}/table/{table}", headers=LOCAL).data.decode() == expected[table]
 
 
+def test_the_csv_of_collectives_holds_what_the_filters_leave(client: Any, store: Store) -> None:
+    run = run_of(store, "tp-async")
+    state = State(view="overlap", run=run.ref.id, purpose="dgrad", of=1)
+    address = overlap.csv_address(run, state)
+    lines = client.get(address, headers=LOCAL).data.decode().splitlines()
+    whole = csv_tables(run.report)["collectives"].splitlines()
+    assert lines[0] == whole[0]
+    ids = overlap.chosen(run, state).tolist()
+    assert ids
+    assert lines[1:] == [whole[1 + number] for number in ids]
+    assert len(ids) < len(whole) - 1
+    assert client.get("/export/nothing/collectives", headers=LOCAL).status_code == 404
+
+
 def test_perfetto_traces_of_all_ranks_come_in_one_archive(client: Any, store: Store) -> None:
     run = run_of(store, "tp-sync")
     data = client.get(f"/export/{run.ref.id}/perfetto", headers=LOCAL).data

@@ -69,8 +69,9 @@
   function setWindow(params, axis, from, to) {
     const middle = (from + to) / 2;
     const half = Math.max((to - from) / 2, SMALLEST / 2);
-    const start = Math.max(0, Math.round(middle - half));
-    const end = Math.min(Math.round(axis.span), Math.round(middle + half));
+    const width = Math.min(2 * half, axis.span); // kept at both ends: what moves does not zoom
+    const start = Math.round(Math.min(Math.max(middle - half, 0), axis.span - width));
+    const end = Math.round(start + width);
     if (end > start) params.set("t", `${start}-${end}`);
   }
 
@@ -131,9 +132,17 @@
     return replaced(params, search);
   }
 
+  /* Of a heatmap Dash passes no customdata on: it is looked up in the figure. */
+  function ofCell(point) {
+    const drawn = document.querySelector("#graph-waits .js-plotly-plot")?.data[0];
+    const row = drawn?.y.findIndex((name) => String(name) === String(point.y));
+    return drawn?.customdata[row]?.[drawn.x.indexOf(point.x)];
+  }
+
   /* A cell or point that stands for a collective leads to it. */
   function toTimeline(click, search) {
-    const data = click && click.points && click.points[0] && click.points[0].customdata;
+    const point = click && click.points && click.points[0];
+    const data = point && (point.customdata || ofCell(point));
     if (!Array.isArray(data) || data[0] === null || data[0] < 0) return dash_clientside.no_update;
     const params = new URLSearchParams(search);
     params.set("view", "timeline");
@@ -175,7 +184,8 @@
   /* --- numbers of tables, as `report.format.cell_text` writes them ----------------------------------- */
 
   const digits = (value) => {
-    const size = Math.abs(value);
+    if (value < 0) return `−${digits(-value)}`;
+    const size = value;
     if (size < 10) return value.toFixed(2);
     if (size < 1000) return value.toFixed(1);
     return Math.round(value).toString().replace(/\B(?=(\d{3})+(?!\d))/g, "\u202f");
@@ -215,6 +225,21 @@
   const inUnit = (value, kind) => (typeof value === "number" ? value / (UNIT[kind] || 1) : value);
 
   window.dashAgGridFunctions = Object.assign({}, window.dashAgGridFunctions, { cell, inUnit });
+
+  /* --- pictures ---------------------------------------------------------------------------------------- */
+
+  /* What the view shows, as it is zoomed: a file a figure. */
+  document.addEventListener("click", async (event) => {
+    const format = event.target instanceof Element && event.target.closest("[data-save]")?.dataset.save;
+    if (!format) return;
+    const view = document.querySelector("#content [data-view]")?.dataset.view || "figure";
+    for (const plot of document.querySelectorAll("#content .js-plotly-plot")) {
+      const name = plot.closest("[id]").id.replace(/^graph-/, "");
+      const { width, height } = plot._fullLayout;
+      const scale = format === "png" ? 2 : 1;
+      await window.Plotly.downloadImage(plot, { format, width, height, scale, filename: `${view}-${name}` });
+    }
+  });
 
   /* --- keys ------------------------------------------------------------------------------------------ */
 

@@ -42,7 +42,7 @@ def _panels(opened: Opened, theme: str) -> list[Any]:
     made: list[Any] = []
     found = across_figures.waits(report)
     if found is not None:
-        text = "how long each rank waited for the last one, µs; click a cell to see it in the timeline"
+        text = "how long each rank waited for the last one; click a cell to see it in the timeline"
         text += f"; {counted(found.left_out, 'call')} with less waiting left out" if found.left_out else ""
         graph = parts.graph("waits", plot(across_figures.wait_map(found), ZOOMABLE), theme, label="Waiting")
         made.append(parts.panel("Waiting, rank by collective", text, graph, width="wide"))

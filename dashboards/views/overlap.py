@@ -8,14 +8,15 @@ from typing import Any
 import dash_mantine_components as dmc
 import numpy as np
 from dash import ClientsideFunction, Dash, Input, Output, State, html, no_update
+from flask import Response, request
 
 from dashboards import downloads, parts
 from dashboards.collective import details
+from dashboards.state import FILTERS, parse, search
 from dashboards.state import State as Shown
-from dashboards.state import parse
 from dashboards.store import Opened, Store
 from sp_profiler.analysis.collective_table import Collectives
-from sp_profiler.report import view
+from sp_profiler.report import tables, view
 from sp_profiler.report.figures import rank_name
 from sp_profiler.report.format import counted, duration, percent, short_group, visible
 from sp_profiler.report.overlap_figures import hiding_by_layer
@@ -45,7 +46,14 @@ def layout(store: Store, opened: Opened, state: Shown) -> list[Any]:
         "click a row for what hid it",
         html.P(summary(opened, rows), id="overlap-told", className="note"),
         _grid(opened, rows, theme),
-        tools=downloads.csv_link(opened, "collectives"),
+        tools=html.A(
+            "CSV",
+            id="overlap-csv",
+            href=csv_address(opened, state),
+            className="plain",
+            download="",
+            title="the collectives that these filters leave, all columns",
+        ),
     )
     side = html.Div(details(store, opened, state), id="overlap-pick")
     made.append(html.Div([listed, side], className="beside"))
@@ -191,6 +199,12 @@ def summary(opened: Opened, rows: Int64) -> str:
     return "; ".join(told)
 
 
+def csv_address(opened: Opened, state: Shown) -> str:
+    """Where the chosen collectives are had as CSV."""
+    kept = {name: getattr(state, name) for name in FILTERS}
+    return f"/export/{opened.ref.id}/collectives{search(Shown(**kept))}"
+
+
 def _table(opened: Opened, rows: Int64) -> Table:
     collectives = Collectives.of(opened.report.collectives)
     starts = collectives.numbers("start_ns").values
@@ -209,10 +223,10 @@ def grid_rows(opened: Opened, rows: Int64) -> list[dict[str, Any]]:
 
 
 def register(app: Dash, store: Store) -> None:
-    search = Output("url", "search", allow_duplicate=True)
+    url = Output("url", "search", allow_duplicate=True)
     app.clientside_callback(
         ClientsideFunction("sp", "pickRow"),
-        search,
+        url,
         Input("grid-collectives", "cellClicked"),
         State("url", "search"),
         prevent_initial_call=True,
@@ -222,6 +236,7 @@ def register(app: Dash, store: Store) -> None:
         Output("grid-collectives", "rowData"),
         Output("overlap-told", "children"),
         Output("overlap-pick", "children"),
+        Output("overlap-csv", "href"),
         Input("url", "search"),
         State("scheme", "data"),
         prevent_initial_call=True,
@@ -231,6 +246,14 @@ def register(app: Dash, store: Store) -> None:
         ref = store.ref(state.run)
         found = None if ref is None or state.view != "overlap" else store.ask(ref, wait_s=0)
         if not isinstance(found, Opened) or not len(found.report.collectives):
-            return (no_update,) * 3
+            return (no_update,) * 4
         rows = chosen(found, state)
-        return grid_rows(found, rows), summary(found, rows), details(store, found, state)
+        under = details(store, found, state)
+        return grid_rows(found, rows), summary(found, rows), under, csv_address(found, state)
+
+    @app.server.get("/export/<run>/collectives")
+    def _csv(run: str) -> Response:
+        found = downloads.opened(store, run)
+        rows = chosen(found, parse(request.query_string.decode("ascii", "replace")))
+        text = tables.csv_text(tables.to_polars(found.report, "collectives")[rows])
+        return downloads.attachment(found, "collectives.csv", text, "text/csv")

@@ -29,7 +29,7 @@ def layout(store: Store, opened: Opened, state: State) -> list[Any]:
     shown = [
         _if_rest(report),
         parts.cards(view.cards(report)),
-        html.Div(_times(report, theme), className="grid"),
+        html.Div(_times(report, theme), className="grid times"),
     ]
     figures_panel = parts.panel(
         "All figures", view.per_text(report), parts.figures_list(view.more_figures(report))

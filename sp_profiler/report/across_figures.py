@@ -92,7 +92,8 @@ def _call_name(group: str | None, op: str | None) -> str:
 
 def wait_map(found: Waits) -> go.Figure:
     """Ranks down, calls in order of time across, colour: how long the rank waited for the last one."""
-    shown = np.where(found.ns < 0, np.nan, found.ns / 1e3)
+    unit, ns_each = ("ms", 1e6) if found.ns.max() >= 10_000_000 else ("µs", 1e3)
+    shown = np.where(found.ns < 0, np.nan, found.ns / ns_each)
     text = [
         [
             f"{rank_name(rank)}<br>{label(name, 60)}<br>"
@@ -115,7 +116,7 @@ def wait_map(found: Waits) -> go.Figure:
     )
     height = 96 + max(14, min(30, 900 // max(len(found.ranks), 1))) * len(found.ranks)
     figure = styled(figure, height=height, x_title="calls with most waiting, in order of time")
-    bar = {"title": {"text": "µs", "side": "right"}, "thickness": 12, "len": 1}
+    bar = {"title": {"text": unit, "side": "right"}, "thickness": 12, "len": 1}
     figure.update_layout(coloraxis={"colorscale": _WAITS, "cmin": 0, "colorbar": bar}, showlegend=False)
     figure.update_yaxes(title={"text": "rank", "font": {"size": 12}}, type="category", autorange="reversed")
     figure.update_xaxes(showgrid=False, rangemode="normal", range=[0.5, len(found.calls) + 0.5])
