@@ -20,7 +20,7 @@ from sp_profiler.report.backward import backward_span, layer_backward
 from sp_profiler.report.figures import caption, collectives, narrow_patch, step_time, timeline
 from sp_profiler.report.format import short_group
 from sp_profiler.report.json import to_plain
-from sp_profiler.report.model import Finding, Report
+from sp_profiler.report.model import Finding, Report, by_step
 
 VOID = {"meta", "link", "input", "br", "img", "hr", "area", "base", "col", "embed", "source", "track", "wbr"}
 EXPECTED_TAGS = {
@@ -427,3 +427,13 @@ def test_settings_of_the_run_have_names() -> None:
     assert "<dt>KV heads</dt><dd>4</dd>" in text
     assert "<dt>Sequence length</dt><dd>256</dd>" in text
     assert "seq_len" not in text.split('id="page-data"', 1)[0]
+
+
+def test_an_axis_without_steps_is_per_rank_and_leaves_room_for_its_title() -> None:
+    report = make_report()
+    whole = replace(report, window=replace(report.window, rule="trace"))
+    assert not by_step(whole)
+    for one, title in ((report, "ms per step and rank"), (whole, "ms per rank")):
+        layout = collectives(replace(one, collectives=one.collectives[:1])).to_plotly_json()["layout"]
+        assert layout["xaxis"]["title"]["text"] == title
+        assert layout["height"] >= 112

@@ -163,7 +163,11 @@ def collectives(report: Report) -> go.Figure:
             hovertext=hover,
             hoverinfo="text",
         )
-    figure = styled(figure, height=60 + 32 * max(len(drawn), 1), x_title=f"{_per(report)} and rank")
+    figure = styled(
+        figure,
+        height=60 + 32 * max(len(drawn), 1),
+        x_title="ms per step and rank" if by_step(report) else "ms per rank",
+    )
     figure.update_yaxes(type="linear", tickvals=list(range(len(drawn))), ticktext=names)
     figure.update_yaxes(range=[len(drawn) - 0.5, -0.5], autorange=False)
     return figure
@@ -290,13 +294,16 @@ def _hover(segment: Segment, zero_ns: int) -> str:
     return "<br>".join([*lines, label(segment.name, 70), " · ".join(where)]).removesuffix("<br>")
 
 
+_LEAST_HIGH = 112  # one bar: below that plotly writes the title of the axis over its ticks
+
+
 def styled(figure: go.Figure, *, height: int, x_title: str) -> go.Figure:
     """The common look: horizontal bars from the top down, legend above, no title (the page has it)."""
     figure.update_layout(
         template=None,
         barmode="stack",
         bargap=0.28,
-        height=height,
+        height=max(height, _LEAST_HIGH),
         margin={"l": 8, "r": 16, "t": 8, "b": 8},
         font={"family": _FONT, "size": 12},
         legend={
