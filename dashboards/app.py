@@ -12,7 +12,7 @@ from typing import Any
 import dash_mantine_components as dmc
 from dash import ALL, ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
 
-from dashboards import downloads, parts
+from dashboards import downloads, parts, uploads
 from dashboards.state import VIEWS, parse
 from dashboards.state import State as Shown
 from dashboards.store import Failed, Opened, Reading, RunRef, Store
@@ -71,6 +71,7 @@ def create_app(store: Store, settings: Settings | None = None) -> Dash:
         if hasattr(view, "register"):
             view.register(app, store)
     downloads.register(app, store)
+    uploads.register(app, store)
     return app
 
 
@@ -90,6 +91,7 @@ def _layout(store: Store) -> dmc.MantineProvider:
                     html.Span("sp-profile", className="brand"),
                     html.Div(id="which", style={"display": "contents"}),
                     html.Span(className="spacer"),
+                    _upload_button(store, "Upload"),
                     html.Div(id="actions", style={"display": "contents"}),
                     html.Button("?", id="help", className="plain", title="keyboard (?)"),
                     html.Button("◐", id="theme", className="plain", title="light or dark (t)"),
@@ -104,6 +106,16 @@ def _layout(store: Store) -> dmc.MantineProvider:
         theme=_THEME,
         defaultColorScheme="light",
     )
+
+
+def _upload_button(store: Store, text: str) -> html.Button | None:
+    """Opens the list of files; the page's script does the rest."""
+    if store.uploads is None:
+        return None
+    most = store.uploads.limit_bytes
+    asked = parts.attrs({"data-upload": str(most), "data-too-big": uploads.too_big(most)})
+    told = "traces of one run, a file a rank; they can also be dropped on the page"
+    return html.Button(text, className="plain", title=told, **asked)
 
 
 def _keys() -> dmc.Modal:
@@ -248,13 +260,24 @@ def _no_run(store: Store, state: Shown, settings: Settings) -> html.Section:
             "The link names a run that this dashboard does not know. Choose one above.",
             kind="bad",
         )
+    drop = _drop_area(store)
     if settings.paths and store.trouble:
         return parts.notice(
-            "Nothing to show", visible(store.trouble), "Name a folder with traces of torch.profiler."
+            "Nothing to show", visible(store.trouble), "Name a folder with traces of torch.profiler.", *drop
         )
     return parts.notice(
         "No run is open",
         "sp-profile dashboard PATH... opens traces of torch.profiler: files, folders, or folders of runs.",
         "sp-profile run demo makes four runs in about a minute; load this page again when they are there.",
+        *drop,
         f"sp-profile {__version__}",
     )
+
+
+def _drop_area(store: Store) -> list[Any]:
+    button = _upload_button(store, "Choose traces")
+    if button is None:
+        return []
+    told = "Drop the traces of one run here, a file a rank, or "
+    where = " They stay on the machine of this server until it ends."
+    return [html.Span([html.Span([told, button]), html.Small(where)], className="drop")]

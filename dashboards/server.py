@@ -7,16 +7,21 @@ its own name point here (DNS rebinding) is refused by it, and so is what another
 
 from __future__ import annotations
 
+import copy
 import hmac
 import ipaddress
 import secrets
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 import flask
 from dash import Dash
+from werkzeug.http import parse_cookie
+
+from dashboards.uploads import PATH as UPLOAD_PATH
 
 MOST_REQUEST_BYTES = 1 << 20
 """The page's own requests hold a state and a click: a few kilobytes."""
@@ -163,6 +168,15 @@ def _refused(status: int, text: str) -> flask.Response:
     return flask.Response(f"{text}\n", status, mimetype="text/plain")
 
 
+def may_upload(headers: Mapping[str, str], address: Address) -> bool:
+    """Whether a request with these headers (as `COOKIE`) may send more than a page's own requests do."""
+    host, origin = headers.get("HOST", ""), headers.get("ORIGIN")
+    if not is_our_host(host, address) or (origin is not None and _host_of(origin) != host):
+        return False
+    token = parse_cookie(headers.get("COOKIE")).get(address.cookie, "")
+    return address.token is None or _same(token, address.token)
+
+
 def listen(address: Address) -> socket.socket:
     """A socket bound to the address; port 0 chooses a free one. Raises OSError."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
@@ -176,11 +190,16 @@ def listen(address: Address) -> socket.socket:
     return bound
 
 
-def make_server(app: Dash, bound: socket.socket) -> Any:
-    """A server on the socket: `run()` answers until `close()`."""
+def make_server(
+    app: Dash, bound: socket.socket, address: Address | None = None, upload_bytes: int = 0
+) -> Any:
+    """A server on the socket: `run()` answers until `close()`.
+
+    With `upload_bytes` those who may ask at `address` can send so much to `uploads.PATH`.
+    """
     from waitress.server import create_server
 
-    return create_server(
+    running: Any = create_server(
         app.server,
         sockets=[bound],
         threads=8,
@@ -188,8 +207,32 @@ def make_server(app: Dash, bound: socket.socket) -> Any:
         clear_untrusted_proxy_headers=True,
         max_request_body_size=MOST_REQUEST_BYTES,  # refused before anything of it is kept
     )
+    if upload_bytes and address is not None:
+        running.channel_class = _uploading(address, upload_bytes)
+    return running
 
 
-def serve(app: Dash, bound: socket.socket) -> None:
+def _uploading(address: Address, upload_bytes: int) -> type:
+    """Connections whose limit depends on who asks for what, settled when the headers are there: a body is
+    kept on disk before the app sees the request, so a check in the app would come too late."""
+    from waitress.channel import HTTPChannel
+    from waitress.parser import HTTPRequestParser
+
+    class Parser(HTTPRequestParser):
+        path: str
+
+        def parse_header(self, header_plus: bytes) -> None:
+            super().parse_header(header_plus)
+            if (self.command, self.path) == ("POST", UPLOAD_PATH) and may_upload(self.headers, address):
+                self.adj = copy.copy(self.adj)
+                self.adj.max_request_body_size = upload_bytes + 1  # waitress refuses what reaches it
+
+    class Channel(HTTPChannel):
+        parser_class = Parser
+
+    return Channel
+
+
+def serve(app: Dash, bound: socket.socket, address: Address | None = None, upload_bytes: int = 0) -> None:
     """Answer until interrupted."""
-    make_server(app, bound).run()
+    make_server(app, bound, address, upload_bytes).run()

@@ -21,7 +21,7 @@ from concurrent.futures import TimeoutError as StillReading
 from dataclasses import astuple, dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sp_profiler
 from sp_profiler.analysis.lanes import Lanes
@@ -31,9 +31,12 @@ from sp_profiler.errors import InputError, SpProfilerError
 from sp_profiler.report.kept import BROKEN, read_lanes, read_report, write_lanes, write_report
 from sp_profiler.report.model import Report
 from sp_profiler.trace.cache import SMALLEST_BYTES, cache_folder, content_key, decode_cached, keep
-from sp_profiler.trace.decode import DEFAULT_LIMITS
+from sp_profiler.trace.decode import DEFAULT_LIMITS, decode_trace
 from sp_profiler.trace.limits import Limits
 from sp_profiler.trace.tables import RunFiles
+
+if TYPE_CHECKING:
+    from dashboards.uploads import Uploads
 
 VERSION = 1
 """Part of every key: to be raised when the format of what is kept changes."""
@@ -101,11 +104,13 @@ class Store:
         *,
         limits: Limits = DEFAULT_LIMITS,
         decode: Callable[..., Any] = decode_cached,
+        uploads: Uploads | None = None,
     ) -> None:
         self._find = find
         self.rule = rule or WindowRule()
         self.limits = limits
-        self.decode = decode
+        self.uploads = uploads
+        self._decode = decode
         self._lock = threading.RLock()
         self._runs: dict[str, RunRef] = {}
         self._open: OrderedDict[str, tuple[Stamp, Future[Opened]]] = OrderedDict()
@@ -117,6 +122,13 @@ class Store:
         self.trouble = ""  # why no run could be found
         self.refresh()
 
+    def decode(self, path: str, limits: Limits = DEFAULT_LIMITS) -> Any:
+        """Decode a trace as the user asked for; of uploads nothing stays in the cache."""
+        return (decode_trace if self._is_upload(path) else self._decode)(path, limits)
+
+    def _is_upload(self, path: str) -> bool:
+        return self.uploads is not None and self.uploads.holds(path)
+
     def refresh(self) -> None:
         """Look again which runs there are."""
         try:
@@ -124,6 +136,7 @@ class Store:
             trouble = ""
         except SpProfilerError as error:
             found, trouble = [], str(error)
+        found += [] if self.uploads is None else self.uploads.runs()
         runs: dict[str, RunRef] = {}
         for files in found:
             ref = RunRef(_id_of(files), files)
@@ -150,9 +163,12 @@ class Store:
         except StillReading:
             return Reading(self._progress.get(ref.id, 0), 2 * len(ref.files.files))
         except SpProfilerError as error:
-            return Failed(str(error))
+            return Failed(self._told(str(error)))
         except OSError as error:
-            return Failed(f"{error.filename or ref.name}: {error.strerror or error}")
+            return Failed(self._told(f"{error.filename or ref.name}: {error.strerror or error}"))
+
+    def _told(self, text: str) -> str:
+        return text if self.uploads is None else self.uploads.named(text)
 
     def _future(self, ref: RunRef) -> Future[Opened]:
         stamp = _stamp(ref.files)
@@ -231,7 +247,8 @@ class Store:
         """Where this run is kept between two starts; None for what is read as fast as an entry."""
         folder = cache_folder()
         sizes = [os.path.getsize(file) for file in files.files if os.path.isfile(file)]
-        if folder is None or self.decode is not decode_cached or sum(sizes) < SMALLEST_BYTES:
+        is_kept = self._decode is decode_cached and not self._is_upload(files.root)
+        if folder is None or not is_kept or sum(sizes) < SMALLEST_BYTES:
             return None
         told = (
             VERSION,

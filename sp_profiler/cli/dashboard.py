@@ -6,6 +6,8 @@ import argparse
 import glob
 import importlib.util
 import os
+import re
+import signal
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -41,6 +43,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--port", type=int, default=8050, help="0 chooses a free one (default: 8050)")
     parser.add_argument("--open", action="store_true", help="open the browser")
+    parser.add_argument(
+        "--allow-upload",
+        action="store_true",
+        help="let the page send traces, which are kept in a temporary folder until the server ends",
+    )
+    parser.add_argument(
+        "--upload-limit",
+        metavar="SIZE",
+        help="most bytes of one upload, all its files together, such as 200M or 2G (default: 1G)",
+    )
     add_window(parser)
     add_reading(parser)
 
@@ -55,12 +67,15 @@ def run(args: argparse.Namespace) -> int:
     from dashboards import server
     from dashboards.app import Settings, create_app
     from dashboards.store import Store
+    from dashboards.uploads import Uploads
     from sp_profiler.report.format import visible
 
     for path in args.paths:
         if not os.path.exists(path) and not glob.has_magic(path):
             raise InputError(f"{visible(path)} does not exist.")
-    store = Store(_finder(args.paths), window_rule(args.window, args.steps), **reading(args))
+    limit = _upload_limit(args)
+    uploads = Uploads(limit) if limit else None
+    store = Store(_finder(args.paths), window_rule(args.window, args.steps), **reading(args), uploads=uploads)
     address = server.address_for(args.host, args.port)
     try:
         bound = server.listen(address)
@@ -79,9 +94,29 @@ def run(args: argparse.Namespace) -> int:
         import webbrowser
 
         webbrowser.open(address.url)
+    signal.signal(signal.SIGTERM, _end)
     with bound:
-        server.serve(app, bound)
+        server.serve(app, bound, address, limit)
     return EXIT_OK
+
+
+def _end(*_: object) -> None:
+    """End as Ctrl-C does, so that temporary folders go."""
+    raise KeyboardInterrupt
+
+
+def _upload_limit(args: argparse.Namespace) -> int:
+    """Bytes that one upload may hold; 0 where none is allowed."""
+    text = args.upload_limit
+    if not args.allow_upload:
+        if text is not None:
+            raise UsageError("--upload-limit says how much --allow-upload takes: give both")
+        return 0
+    match = re.fullmatch(r"([0-9]{1,15})([KMGT]?)", "1G" if text is None else text)
+    limit = int(match[1]) << 10 * " KMGT".index(match[2] or " ") if match else 0
+    if limit < 1:
+        raise UsageError(f"--upload-limit {text}: expected a size such as 200M or 2G")
+    return limit
 
 
 def _finder(paths: list[str]) -> Callable[[], list[RunFiles]]:
