@@ -109,6 +109,7 @@ def test_a_glob_over_run_folders_keeps_runs_apart(tmp_path: Path) -> None:
         ("missing*", "no file matches"),
         ("empty", "holds no trace files"),
         ("nsight", "holds only Nsight files (run.nsys-rep)"),
+        ("exported", "holds no traces but those that `sp-profile export` wrote"),
         ("*.json", "is a trace"),
     ],
 )
@@ -116,6 +117,8 @@ def test_nothing_found_is_one_sentence(tmp_path: Path, argument: str, sentence: 
     (tmp_path / "empty").mkdir()
     (tmp_path / "nsight").mkdir()
     (tmp_path / "nsight" / "run.nsys-rep").write_bytes(b"x")
+    (tmp_path / "exported").mkdir()
+    _trace(tmp_path / "exported" / "rank-00000.perfetto.json")
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(InputError) as caught:
         find_runs([str(tmp_path / argument)])

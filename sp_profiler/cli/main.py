@@ -88,7 +88,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         import argcomplete
 
         argcomplete.autocomplete(parser)
-    args = parser.parse_args(arguments)
+    args, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        parser.prog = f"{parser.prog} {args.command}"  # whose help tells the options there are
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     args.rest = rest
     try:
         return importlib.import_module(f"sp_profiler.cli.{args.command}").run(args)

@@ -24,7 +24,7 @@ MANY_NUMBERS = {
     "--layers": "decoder blocks (2)",
     "--seq-len": "tokens per sequence (256)",
     "--micro-batch": "sequences per micro-batch (2)",
-    "--tp": "ranks that share a model, in ddp ranks that hold one each (2)",
+    "--tp": "ranks that share a model, in ddp ranks that hold one each (2; --long-context: most of a node)",
 }
 NUMBERS = {
     "--hidden": "hidden size (256)",

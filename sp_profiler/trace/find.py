@@ -140,8 +140,10 @@ def _runs_below(folder: str) -> list[RunFiles]:
         return [run]
     runs: list[RunFiles] = []
     nsight = _nsight_in(folder)
-    for current, folders, _ in os.walk(folder, onerror=_unreadable):
+    exported = False
+    for current, folders, names in os.walk(folder, onerror=_unreadable):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
+        exported = exported or any(_EXPORT_NAME.search(name) for name in names)
         if current == folder:
             continue
         run = _run_in(current)
@@ -155,6 +157,11 @@ def _runs_below(folder: str) -> list[RunFiles]:
         raise InputError(
             f"{folder} holds only Nsight files ({nsight}), which are not read; record the run with"
             " torch.profiler (export_chrome_trace) or with `sp-profile run -- CMD`."
+        )
+    if exported:
+        raise InputError(
+            f"{folder} holds no traces but those that `sp-profile export` wrote, which are passed over in a"
+            " folder: name the folder of the originals, or the files themselves."
         )
     raise InputError(f"{folder} holds no trace files (.json or .json.gz with traceEvents).")
 

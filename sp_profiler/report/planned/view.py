@@ -47,15 +47,14 @@ def _machine(plan: Plan) -> str | None:
 
 def settings(plan: Plan) -> str:
     """The sizes that all schemes share, in one line."""
-    names = {
-        "layers": "layers", "seq_len": "tokens", "hidden": "hidden", "heads": "heads", "kv_heads": "KV heads",
-        "ffn": "FFN", "vocab": "vocabulary", "micro_batch": "sequences a micro-batch",
+    names = {  # of one, of several
+        "ranks": ("rank", "ranks"), "layers": ("layer", "layers"), "seq_len": ("token", "tokens"),
+        "hidden": ("hidden", "hidden"), "heads": ("head", "heads"), "kv_heads": ("KV head", "KV heads"),
+        "ffn": ("FFN", "FFN"), "vocab": ("vocabulary", "vocabulary"),
+        "micro_batch": ("sequence a micro-batch", "sequences a micro-batch"),
     }  # fmt: skip
-    parts = [
-        f"{getattr(plan.schemes[0], name)} {text}" for name, text in names.items() if not _varies(plan, name)
-    ]
-    if not _varies(plan, "ranks"):
-        parts.insert(0, f"{plan.schemes[0].ranks} ranks")
+    shared = {name: getattr(plan.schemes[0], name) for name in names if not _varies(plan, name)}
+    parts = [f"{count} {names[name][count != 1]}" for name, count in shared.items()]
     if plan.schemes[0].num_microbatches > 1:
         parts.append(f"{plan.schemes[0].num_microbatches} micro-batches a step")
     return ", ".join([*parts, plan.schemes[0].dtype])
