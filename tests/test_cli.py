@@ -56,7 +56,7 @@ def test_version() -> None:
         (["analyze", "x", "--format", "pdf"], "pdf"),
         (["analyze", "x", "--window", "year"], "year"),
         (["doctor", "--", "y"], "y"),
-        (["analyze", "x", "--frmat", "json"], "unrecognized arguments: --frmat json (see 'sp-profile analyze "),
+        (["analyze", "x", "--frmat", "json"], "arguments: --frmat json (see 'sp-profile analyze --help')"),
         (["analyze", "x", "-o", ""], "-o is empty"),
         (["run", "tp", "--out", ""], "--out is empty"),
         (["run", "tp", "--timeout", "nan"], "nan"),
