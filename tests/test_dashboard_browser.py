@@ -349,6 +349,11 @@ def test_64_ranks(page: Page, tmp_path: Path) -> None:  # noqa: F811
             show(page, url, view, ranks="1.2.3.63")
             assert page.problems == [], view
             assert not page.run("document.documentElement.scrollWidth > innerWidth")
+            if view == "overview":  # bars of many ranks scroll in their panel: findings stay in reach
+                highest = (
+                    "Math.max(...[...document.querySelectorAll('.times .plot')].map(p => p.offsetHeight))"
+                )
+                assert 500 < page.run(highest) <= 620
         assert len(store.ask(store.runs()[0], wait_s=5).report.ranks) == 64  # type: ignore[union-attr]
 
 
