@@ -45,9 +45,11 @@ _THEME: Any = {
 
 @dataclass(frozen=True)
 class Settings:
-    """`paths` are what the user named, for the page that has nothing to show."""
+    """`paths` are what the user named, for the page that has nothing to show; `perfetto` is the origin of the
+    page that traces are handed to."""
 
     paths: tuple[str, ...] = ()
+    perfetto: str = downloads.PERFETTO
 
 
 def create_app(store: Store, settings: Settings | None = None) -> Dash:
@@ -208,7 +210,13 @@ def _page(app: Dash, store: Store, settings: Settings, views: dict[str, ModuleTy
             )
             content = parts.notice("This view failed", told, kind="bad")
         shown_as = parts.attrs({"data-view": state.view, "data-run": ref.id, "data-theme": state.theme or ""})
-        return _which(store, ref, found), downloads.menu(found), html.Div(content, **shown_as), None, key
+        return (
+            _which(store, ref, found),
+            downloads.menu(found, settings.perfetto),
+            html.Div(content, **shown_as),
+            None,
+            key,
+        )
 
 
 def _no_key(opened: Opened, state: Shown) -> Any:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from dash import Dash, html
 from flask import Response, abort
@@ -16,12 +18,16 @@ from dashboards.store import Opened, Store
 from sp_profiler.export.perfetto import export_run
 from sp_profiler.export.places import places_of
 from sp_profiler.report import save, tables
+from sp_profiler.report.format import visible
 
 REPORTS = {"html": "text/html", "json": "application/json", "markdown": "text/markdown"}
 
 
-def menu(found: Opened) -> list[Any]:
-    """Links in the header."""
+PERFETTO = "https://ui.perfetto.dev"
+
+
+def menu(found: Opened, perfetto_at: str = PERFETTO) -> list[Any]:
+    """Links in the header. `perfetto_at` is the origin of the page that traces are handed to."""
     run = found.ref.id
     names = {"html": "HTML report", "json": "JSON report", "markdown": "Markdown report"}
     links: list[Any] = [
@@ -32,10 +38,27 @@ def menu(found: Opened) -> list[Any]:
     links += [
         html.A(f"{name}.csv", href=f"/export/{run}/table/{name}", download="") for name in tables.TABLES
     ]
+    links[4:4] = _open_in_perfetto(found, perfetto_at)
     for kind in ("SVG", "PNG"):
         save_as = parts.attrs({"data-save": kind.lower()})
-        links.insert(4, html.Button(f"Figures of this view as {kind}", className="link", **save_as))
+        links.insert(6, html.Button(f"Figures of this view as {kind}", className="link", **save_as))
     return [html.Details([html.Summary("Export"), html.Div(links, className="links")], className="menu")]
+
+
+def _open_in_perfetto(found: Opened, perfetto_at: str) -> list[Any]:
+    """A button that the page's script answers, and what it does, said before it is done."""
+    ranks = [{"rank": one.rank, "number": one.number} for one in found.ranks]
+    asked = parts.attrs(
+        {
+            "data-perfetto": f"/export/{found.ref.id}/perfetto",
+            "data-at": perfetto_at,
+            "data-title": visible(found.ref.name),
+            "data-ranks": json.dumps(ranks),
+        }
+    )
+    host = urlsplit(perfetto_at).netloc
+    told = f"loads a page of {host} from the network; the trace stays in this browser"
+    return [html.Button("Open this rank in Perfetto", className="link", **asked), html.Small(told)]
 
 
 def csv_link(found: Opened, table: str, text: str = "CSV") -> html.A:
@@ -74,20 +97,26 @@ def register(app: Dash, store: Store) -> None:
         return attachment(found, f"{table}.csv", text, "text/csv")
 
     @server.get("/export/<run>/perfetto")
-    def _perfetto(run: str) -> Response:
+    @server.get("/export/<run>/perfetto/<int:number>")
+    def _perfetto(run: str, number: int | None = None) -> Response:
         found = opened(store, run)
+        trace = next((one.file for one in found.ranks if one.number == number), None)
+        if number is not None and trace is None:
+            abort(404)
         with tempfile.TemporaryDirectory(prefix="sp-profile-export-") as folder:
-            file = _perfetto_file(store, found, Path(folder))
+            file = _perfetto_file(store, found, Path(folder), trace)
             handle = file.open("rb")  # the folder may go: what is open stays readable
         headers = {"Content-Disposition": f'attachment; filename="{parts.safe_name(file.name)}"'}
         return Response(handle, mimetype="application/octet-stream", headers=headers, direct_passthrough=True)
 
 
-def _perfetto_file(store: Store, found: Opened, folder: Path) -> Path:
-    """The export of the run's trace, or an archive of those of all its ranks."""
+def _perfetto_file(store: Store, found: Opened, folder: Path, trace: str | None = None) -> Path:
+    """The export of one trace, of the run's only one, or an archive of those of all its ranks."""
     files = found.ref.files
     (places,) = places_of([files], f"{folder}/", force=False)
     done = export_run(files, places, store.rule, limits=store.limits, decode=store.decode)
+    if trace is not None:
+        return done.files[trace]
     written = list(done.files.values())
     if len(written) == 1:
         return written[0]

@@ -31,7 +31,7 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin-allow-popups",  # a window of Perfetto is handed a trace
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 
