@@ -134,6 +134,7 @@ def register(app: Dash, store: Store) -> None:
             if size_bytes > uploads.limit_bytes:
                 raise Refused(413, too_big(uploads.limit_bytes))
             request.max_content_length = uploads.limit_bytes
+            request.max_form_parts = _MOST_FILES + 1  # one too many is counted, and told
             run = uploads.take(request.files.getlist("files"), size_bytes)
         except Refused as refused:
             return Response(f"{visible(refused.text)}\n", refused.status, mimetype="text/plain")

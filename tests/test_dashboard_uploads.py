@@ -194,6 +194,13 @@ def test_an_upload_over_the_limit_is_refused(client: Any, uploads: Uploads) -> N
     assert everything_in(uploads.folder) == []
 
 
+def test_an_upload_of_too_many_files_is_told_so(client: Any, uploads: Uploads) -> None:
+    many = [(f"rank{rank}.json", b"{}") for rank in range(1025)]
+    answer = post(client, *many)
+    assert (answer.status_code, answer.text) == (400, "an upload has 1 to 1024 files\n")
+    assert everything_in(uploads.folder) == []
+
+
 def test_uploads_together_have_a_limit(client: Any, uploads: Uploads) -> None:
     big = trace(0) + b" " * (LIMIT - (1 << 16))
     given = [post(client, ("rank0.json", big)).status_code for _ in range(5)]
