@@ -146,3 +146,10 @@ def test_ops_are_named_as_the_field_does() -> None:
         "barrier",
         "collective",
     ]
+
+
+def test_one_collective_of_each_rank_is_spoken_of_as_one() -> None:
+    report = make_report(comm="sync", ranks=2)
+    first = {rank: next(c for c in report.collectives if c.rank == rank) for rank in (0, 1)}
+    said = sentences(basis(replace(report, collectives=list(first.values()))))
+    assert "Nothing overlaps: the only collective of each rank is synchronous." in said

@@ -205,20 +205,19 @@ def _purpose(key: str) -> str:
 def _nothing_overlaps(basis: Basis) -> str:
     if basis.totals.overlapped_ns != 0 or not basis.collectives:
         return ""
-    count = len(basis.collectives)
+    one_each = set(basis.table.counts("rank").values()) == {1}
+    only = "the only collective" if len(basis.collectives) == 1 else "the only collective of each rank"
     told = basis.table.counts("is_async")
     asynchronous = told.get(True, 0)
     if None not in told and not asynchronous:
-        if count == 1:
-            return "Nothing overlaps: the only collective is synchronous."
+        if one_each:
+            return f"Nothing overlaps: {only} is synchronous."
         return f"Nothing overlaps: all {collectives_on_ranks(basis.collectives)} are synchronous."
     though = (
         f", though {asynchronous} {'is' if asynchronous == 1 else 'are'} asynchronous" if asynchronous else ""
     )
     none = (
-        "the only collective does not run"
-        if count == 1
-        else f"none of the {collectives_on_ranks(basis.collectives)} runs"
+        f"{only} does not run" if one_each else f"none of the {collectives_on_ranks(basis.collectives)} runs"
     )
     return f"Nothing overlaps: {none} while the device computes{though}."
 
