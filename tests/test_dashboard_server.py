@@ -19,6 +19,7 @@ from dashboards.state import State
 from dashboards.store import Opened, Store
 from dashboards.views import compare, overlap, timeline
 from sp_profiler.analysis.collective_table import Collectives
+from sp_profiler.cli import dashboard
 from sp_profiler.errors import InputError, UsageError
 from sp_profiler.report.tables import csv_tables
 from sp_profiler.trace.find import find_runs
@@ -371,3 +372,8 @@ def test_the_command_says_what_is_wrong(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"pip install 'sp-profiler\[dashboard\]'"):
         run()
+
+
+def test_started_with_nothing_it_says_where_it_looked(capsys: pytest.CaptureFixture[str]) -> None:
+    dashboard._say(Store(list), server.Address(port=8050), [])
+    assert capsys.readouterr().out.startswith("0 runs in ./sp-profile-runs. Open http://127.0.0.1:8050/")

@@ -136,4 +136,5 @@ def _say(store: Store, address: Address, paths: list[str]) -> None:
 
     if store.trouble and paths:
         print(f"sp-profile dashboard: {visible(store.trouble)}", file=sys.stderr)
-    print(f"{counted(len(store.runs()), 'run')}. Open {address.url} (Ctrl-C ends)", flush=True)
+    where = "" if paths or store.runs() else f" in ./{RUNS}"
+    print(f"{counted(len(store.runs()), 'run')}{where}. Open {address.url} (Ctrl-C ends)", flush=True)
