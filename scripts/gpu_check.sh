@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Does the CUDA path work? Runs short workloads over NCCL on a machine with one GPU or more and keeps reports,
-# run.json and traces in $OUT (default ./gpu-check). Needs torch with CUDA; takes two to four minutes.
+# run.json and traces in $OUT (default ./gpu-check). Needs torch with CUDA; takes three to five minutes.
 #
 # With a single GPU two ranks share it, each under a host name of its own (NCCL refuses two ranks of one host
 # on one GPU). That shows that kernels are recorded and classified; its times mean nothing. Where NCCL refuses
@@ -42,7 +42,10 @@ if ! run tp-async 2 tp --comm async; then
     unset SP_PROFILE_SHARE_GPUS
     run tp-async 1 tp --comm async || exit 4
 fi
-[ "$ranks" -eq 1 ] || run sp-recompute 2 sp --save shard --comm async || exit 4
+if [ "$ranks" -eq 2 ]; then
+    run sp-recompute 2 sp --save shard --comm async || exit 4
+    run ring-async 2 ring --layout zigzag --comm async || exit 4
+fi
 
 "$python" - "$scratch" "$ranks" <<'PYTHON'
 import json
@@ -58,6 +61,9 @@ for path in sorted(Path(sys.argv[1]).glob("*/report.json")):
         print(path.parent.name, "rank", rank["rank"], {name: rank[name] for name in names})
         failed |= parts != rank["window_ns"] or rank["compute_ns"] <= 0 or rank["device_type"] != "cuda"
         failed |= int(sys.argv[2]) > 1 and rank["comm_ns"] <= 0
+    for scheme in (report["context_parallel"] or {}).get("schemes", []):
+        print(path.parent.name, "context parallelism:", scheme["scheme"], scheme["evidence"])
+    failed |= path.parent.name.startswith("ring") and report["context_parallel"] is None
     settings = json.loads((path.parent / "run.json").read_text())
     print(path.parent.name, "set by tool:", settings["set_by_tool"], "capability:", [
         device["capability"] for device in settings["hardware"] if device["kind"] == "cuda"
