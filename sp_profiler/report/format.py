@@ -66,30 +66,24 @@ def percent(ratio: float | None) -> str:
 
 def size(count: float | None) -> str:
     """Bytes with binary prefixes: `6291456` -> `6.00 MiB`."""
-    if count is None:
-        return UNKNOWN
-    value = float(count)
-    if abs(value) < 1024:
-        return f"{count:.0f} B"
-    for unit in ("KiB", "MiB", "GiB", "TiB"):
-        value /= 1024
-        if abs(value) < 1024 or unit == "TiB":
-            return f"{_digits(value)} {unit}"
-    raise AssertionError("unreachable")
+    return _with_prefix(count, 1024, ("B", "KiB", "MiB", "GiB", "TiB"))
 
 
 def sent(count: float | None) -> str:
     """Bytes that travel, with decimal prefixes as rates of links have them: `134217728` -> `134.2 MB`."""
+    return _with_prefix(count, 1000, ("B", "kB", "MB", "GB", "TB"))
+
+
+def _with_prefix(count: float | None, base: int, units: tuple[str, ...]) -> str:
+    """In the first of the units, each `base` times the one before, in which fewer than `base` are left."""
     if count is None:
         return UNKNOWN
     value = float(count)
-    if abs(value) < 1000:
-        return f"{count:.0f} B"
-    for unit in ("kB", "MB", "GB", "TB"):
-        value /= 1000
-        if abs(value) < 1000 or unit == "TB":
-            return f"{_digits(value)} {unit}"
-    raise AssertionError("unreachable")
+    for unit in units[:-1]:
+        if abs(value) < base:
+            return f"{value:.0f} {unit}" if unit == units[0] else f"{_digits(value)} {unit}"
+        value /= base
+    return f"{_digits(value)} {units[-1]}"
 
 
 def cell_text(kind: str, value: object) -> str:
