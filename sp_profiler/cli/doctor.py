@@ -25,6 +25,7 @@ from sp_profiler.record.location import RUNS_FOLDER
 
 EXTRAS = {
     "run": "record the shipped workloads",
+    "dashboard": "runs in the browser",
     "hta": "critical path, comparison with HTA",
 }
 
