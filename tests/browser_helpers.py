@@ -116,6 +116,15 @@ class Page:
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
             self.mouse(kind, x, y)
 
+    def show(self, text: str, folder: Path, scheme: str = "light") -> None:
+        """Open a report's page, given as its text, and wait until its figures are drawn."""
+        path = folder / "page.html"
+        path.write_text(text, encoding="utf-8")
+        self.media(scheme)
+        self.open(path)
+        self.wait_for("document.documentElement.dataset.plots")
+        assert self.run("document.documentElement.dataset.plots") == "drawn", self.problems
+
     def run(self, expression: str) -> Any:
         """The value of a JavaScript expression (promises awaited)."""
         result = self.send("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)

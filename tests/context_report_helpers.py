@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
+from io import StringIO
 from typing import Any
 
 from report_helpers import US, make_report
+from rich.console import Console
 
 from sp_profiler.analysis.context_parallel.results import (
     Balance,
@@ -22,7 +24,11 @@ from sp_profiler.analysis.context_parallel.results import (
     Scheme,
     StepModel,
 )
+from sp_profiler.report import context_view
+from sp_profiler.report.context_sentences import sentences
 from sp_profiler.report.model import Report
+from sp_profiler.report.sentences import Basis
+from sp_profiler.report.view_ranks import Listing
 
 
 def scores(layout: str, ranks: int, tokens: int, *, causal: bool = True) -> list[list[int]]:
@@ -281,3 +287,52 @@ def with_context(found: ContextParallel | None, **more: Any) -> Report:
     """A drawn report that has this section; `more` as of `make_report`."""
     ranks = sorted({rank for scheme in found.schemes for rank in scheme.ranks}) if found else [0, 1]
     return replace(make_report(ranks=len(ranks), **more), context_parallel=found)
+
+
+RINGS = {
+    "even": Ring(),
+    "sync": Ring(comm="sync"),
+    "contiguous": Ring(layout="contiguous"),
+    "striped": Ring(layout="striped", transfer_ns=3000 * US),
+    "late": Ring(late=2, late_ns=2000 * US),
+    "unmatched": Ring(transfer_ns=3000 * US, matched=False),
+    "no mask": Ring(causal=False),
+}
+
+
+def said(found: ContextParallel | None, *, is_cpu: bool = False) -> list[str]:
+    report = make_report(ranks=4)
+    windows = len(report.steps)
+    return sentences(found, Basis(report.totals, report.ranks, report.collectives, 3, windows, is_cpu))
+
+
+def table(found: ContextParallel, name: str) -> Listing:
+    (one,) = [one for one in context_view.listings(found) if one.id == name]
+    return one
+
+
+def column(one: Listing, label: str) -> list[Any]:
+    (place,) = [place for place, (name, *_) in enumerate(one.columns) if name == label]
+    return [row[place] for row in one.rows]
+
+
+def printed(print_it: Any, *args: Any, width: int = 120, terminal_like: bool = False) -> str:
+    console = Console(file=StringIO(), width=width, force_terminal=terminal_like, color_system=None)
+    print_it(*args, console=console)
+    assert isinstance(console.file, StringIO)
+    return console.file.getvalue()
+
+
+def runs() -> list[Report]:
+    """As `sp-profile run demo-long-context` has them, in another order."""
+    kinds = (("contiguous", "async"), ("zigzag", "async"), ("zigzag", "sync"))
+    reports = [
+        named(with_context(draw(Ring(layout=layout, comm=comm))), "ring", layout, comm)
+        for layout, comm in kinds
+    ]
+    return [named(with_context(ulysses()), "ulysses", None, "sync"), *reports]
+
+
+def named(report: Report, mode: str, layout: str | None, comm: str) -> Report:
+    workload = {"mode": mode, "layout": layout, "comm": comm, "causal": True, "tp": 1, "cp": 4}
+    return replace(report, run=replace(report.run, workload=workload))

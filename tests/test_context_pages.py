@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from browser_helpers import Page
 from browser_helpers import page as page  # a fixture
-from context_report_helpers import Ring, draw, scores, ulysses, usp, with_context
+from context_report_helpers import Ring, draw, runs, scores, ulysses, usp, with_context
 from report_helpers import HOSTILE, US, make_report
-from test_context_report import runs
 
 from sp_profiler.analysis.context_parallel.results import ContextParallel
 from sp_profiler.report import context_figures, html
@@ -23,15 +22,6 @@ from sp_profiler.report.figures import narrow_patch
 
 UNEVEN = Ring(layout="contiguous", late=1, late_ns=2500 * US)
 MANY = Ring(ranks=64, tokens=2, layout="contiguous", score_ns=200_000)
-
-
-def show(page: Page, text: str, folder: Path, scheme: str = "light") -> None:
-    path = folder / "page.html"
-    path.write_text(text, encoding="utf-8")
-    page.media(scheme)
-    page.open(path)
-    page.wait_for("document.documentElement.dataset.plots")
-    assert page.run("document.documentElement.dataset.plots") == "drawn", page.problems
 
 
 def traces_of(figure: Any) -> list[dict[str, Any]]:
@@ -157,7 +147,7 @@ def test_the_section_is_drawn_with_the_reports_numbers(
     page: Page, tmp_path: Path, found: ContextParallel, plots: list[str]
 ) -> None:
     report = with_context(found)
-    show(page, html.render(report), tmp_path)
+    page.show(html.render(report), tmp_path)
     drawn = "[...document.querySelectorAll('.plot[data-drawn]')].map((e) => e.id)"
     assert [name for name in page.run(drawn) if name.startswith("plot-context")] == [
         f"plot-{name}" for name in plots
@@ -173,7 +163,7 @@ def test_the_section_is_drawn_with_the_reports_numbers(
 
 @pytest.mark.browser
 def test_the_map_shows_its_values_and_needs_no_legend(page: Page, tmp_path: Path) -> None:
-    show(page, html.render(with_context(draw(UNEVEN))), tmp_path)
+    page.show(html.render(with_context(draw(UNEVEN))), tmp_path)
     texts = page.run(
         "[...document.querySelectorAll('#plot-context-work .heatmap-label text')].map((e) => e.textContent)"
     )
@@ -193,7 +183,7 @@ def test_the_map_shows_its_values_and_needs_no_legend(page: Page, tmp_path: Path
 @pytest.mark.parametrize("ring", [UNEVEN, MANY])
 def test_no_width_makes_the_page_scroll_sideways(page: Page, tmp_path: Path, width: int, ring: Ring) -> None:
     page.size(width)
-    show(page, html.render(with_context(draw(ring), steps=1)), tmp_path, "dark")
+    page.show(html.render(with_context(draw(ring), steps=1)), tmp_path, "dark")
     assert page.run("document.documentElement.scrollWidth") <= width
     plot = "document.querySelector('#plot-context-work')"
     count = page.run(f"Object.keys({plot}._fullLayout).filter((k) => /^yaxis/.test(k)).length")
@@ -207,7 +197,7 @@ def test_no_width_makes_the_page_scroll_sideways(page: Page, tmp_path: Path, wid
 @pytest.mark.browser
 def test_the_table_of_hops_sorts_by_keyboard(page: Page, tmp_path: Path) -> None:
     found = draw(UNEVEN)
-    show(page, html.render(with_context(found)), tmp_path)
+    page.show(html.render(with_context(found)), tmp_path)
     head = (
         "[...document.querySelectorAll('#table-context-hops-ranks th button')]"
         ".find((b) => b.textContent.startsWith('Rank'))"
@@ -231,7 +221,7 @@ def test_the_table_of_hops_sorts_by_keyboard(page: Page, tmp_path: Path) -> None
 @pytest.mark.browser
 def test_shares_above_the_whole_are_shown_as_they_are(page: Page, tmp_path: Path) -> None:
     """Of a contiguous ring the last rank has 174 % of an even share."""
-    show(page, html.render(with_context(draw(Ring(layout="contiguous")))), tmp_path)
+    page.show(html.render(with_context(draw(Ring(layout="contiguous")))), tmp_path)
     cells = "[...document.querySelectorAll('#table-context-ranks td')].map((e) => e.textContent)"
     assert "174" in page.run(cells)
     assert "99.9" not in page.run(cells)
@@ -246,7 +236,7 @@ def test_hostile_names_run_nothing(page: Page, tmp_path: Path, name: str) -> Non
     balance = [replace(one, group=name, phase=name) for one in found.balance]
     models = [replace(one, group=name, phase=name) for one in found.models]
     changed = ContextParallel([scheme], hops, models, balance, [])
-    show(page, html.render(with_context(changed)), tmp_path)
+    page.show(html.render(with_context(changed)), tmp_path)
     assert page.run("typeof window.pwned") == "undefined"
     assert page.run("document.querySelectorAll('main img, main script, main iframe').length") == 0
     assert page.run("document.querySelectorAll('main a, main svg a').length") == 0
@@ -255,7 +245,7 @@ def test_hostile_names_run_nothing(page: Page, tmp_path: Path, name: str) -> Non
 
 @pytest.mark.browser
 def test_runs_side_by_side_are_drawn(page: Page, tmp_path: Path) -> None:
-    show(page, html.render_comparison(runs(), "demo"), tmp_path)
+    page.show(html.render_comparison(runs(), "demo"), tmp_path)
     assert page.run("document.querySelectorAll('#plot-context-runs .bars .point path').length") >= 4
     lead = page.run("[...document.querySelectorAll('.answer')].map((e) => e.textContent).join(' ')")
     assert "By counting, causal attention is 58 % even in contiguous and 100 % even in zigzag." in lead

@@ -24,15 +24,6 @@ PLOTS = ("memory-curve", "memory-peak", "memory-border", "memory-saved", "memory
 MIB = 1024 * 1024
 
 
-def show(page: Page, text: str, folder: Path, scheme: str = "light") -> None:
-    path = folder / "page.html"
-    path.write_text(text, encoding="utf-8")
-    page.media(scheme)
-    page.open(path)
-    page.wait_for("document.documentElement.dataset.plots")
-    assert page.run("document.documentElement.dataset.plots") == "drawn", page.problems
-
-
 # --- figures ---------------------------------------------------------------------------------------
 
 
@@ -182,7 +173,7 @@ def test_a_report_without_memory_says_so_and_draws_nothing_of_it() -> None:
 @pytest.mark.browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_section_is_drawn_in_both_themes(page: Page, tmp_path: Path, scheme: str) -> None:
-    show(page, html.render(with_memory()), tmp_path, scheme)
+    page.show(html.render(with_memory()), tmp_path, scheme)
     for plot in PLOTS:
         assert page.run(f"document.querySelectorAll('#plot-{plot} .main-svg').length") >= 1, plot
     bars = page.run("document.querySelectorAll('#plot-memory-lifetimes .bars .point path').length")
@@ -201,7 +192,7 @@ def test_nothing_scrolls_sideways(page: Page, tmp_path: Path, width: int) -> Non
         html.render_comparison(four_runs(), "demo"),
         render_html(with_memory().memory, "alone"),
     ):
-        show(page, text, tmp_path)
+        page.show(text, tmp_path)
         assert page.run("document.documentElement.scrollWidth") <= width
         assert page.problems == []
     page.size(1360)
@@ -209,7 +200,7 @@ def test_nothing_scrolls_sideways(page: Page, tmp_path: Path, width: int) -> Non
 
 @pytest.mark.browser
 def test_the_comparison_shows_what_each_run_keeps(page: Page, tmp_path: Path) -> None:
-    show(page, html.render_comparison(four_runs(), "demo"), tmp_path)
+    page.show(html.render_comparison(four_runs(), "demo"), tmp_path)
     drawn = "document.querySelector('#plot-memory-runs').data.map((t) => [t.name, t.y, t.x])"
     parts = {name: dict(zip(runs, sizes, strict=True)) for name, runs, sizes in page.run(drawn)}
     assert parts["communication buffers"] == {"TP sync": 0, "TP async": 0, "SP basic": 60, "SP recompute": 0}
@@ -221,7 +212,7 @@ def test_the_comparison_shows_what_each_run_keeps(page: Page, tmp_path: Path) ->
 @pytest.mark.browser
 def test_a_page_alone_and_the_reason_where_there_is_nothing(page: Page, tmp_path: Path) -> None:
     entry = LedgerEntry("memory-order", "note", "put in order", "a.json", 2)
-    show(page, render_html(with_memory().memory, "snapshots", ledger=[entry]), tmp_path)
+    page.show(render_html(with_memory().memory, "snapshots", ledger=[entry]), tmp_path)
     assert "put in order" in page.run("document.querySelector('main').textContent")
     path = tmp_path / "none.html"
     path.write_text(render_html(None, "nothing"), encoding="utf-8")
@@ -236,7 +227,7 @@ def test_hostile_names_run_nothing(page: Page, tmp_path: Path, name: str) -> Non
     memory = make_memory(name=name, saved=[saved_of()])
     report = replace(make_report(), memory=memory)
     for text in (html.render(report), render_html(memory, name), html.render_comparison([report] * 2, name)):
-        show(page, text, tmp_path)
+        page.show(text, tmp_path)
         assert page.run("typeof window.pwned") == "undefined"
         assert page.run("document.querySelectorAll('main img, main script, main iframe').length") == 0
         assert page.run("document.querySelectorAll('main svg a').length") == 0
