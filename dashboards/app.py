@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import time
 import traceback
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -13,7 +13,7 @@ import dash_mantine_components as dmc
 from dash import ALL, ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from dashboards import downloads, parts, uploads
-from dashboards.state import VIEWS, parse
+from dashboards.state import VIEWS, state_of
 from dashboards.state import State as Shown
 from dashboards.store import Failed, Opened, Reading, RunRef, Store
 from sp_profiler import __version__
@@ -185,7 +185,7 @@ def _page(app: Dash, store: Store, settings: Settings, views: dict[str, ModuleTy
         State("shown", "data"),
     )
     def _show(search: str | None, scheme: str | None, _: int | None, shown: Any) -> tuple[Any, ...]:
-        state = replace(parse(search), theme="dark" if scheme == "dark" else "light")
+        state = state_of(search, scheme)
         ref = store.ref(state.run)
         if ref is None:
             return _which(store, None, None), None, _no_run(store, state, settings), None, None

@@ -59,6 +59,11 @@ def parse(search: str | None) -> State:
     return State(**read)
 
 
+def state_of(search: str | None, scheme: str | None) -> State:
+    """The same in the theme that the page has now, which the query string need not name."""
+    return replace(parse(search), theme="dark" if scheme == "dark" else "light")
+
+
 def search(state: State) -> str:
     """The query string of a state; what has its default is left out."""
     said: dict[str, str] = {}

@@ -10,7 +10,7 @@ from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc, html,
 
 from dashboards import parts
 from dashboards.state import State as Shown
-from dashboards.state import parse
+from dashboards.state import state_of
 from dashboards.store import Failed, Opened, Reading, RunRef, Store
 from dashboards.views import timeline
 from sp_profiler.analysis.lanes import Budget, view
@@ -242,7 +242,7 @@ def register(app: Dash, store: Store) -> None:
         prevent_initial_call=True,
     )
     def _redraw(search: str | None, scheme: str | None) -> tuple[Any, ...]:
-        state = replace(parse(search), theme="dark" if scheme == "dark" else "light")
+        state = state_of(search, scheme)
         ref = store.ref(state.run)
         here = None if ref is None or state.view != "compare" else store.ask(ref, wait_s=0)
         other = base_of(store, here, state) if isinstance(here, Opened) else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import dash_mantine_components as dmc
@@ -12,7 +11,7 @@ from flask import Response, request
 
 from dashboards import downloads, parts
 from dashboards.collective import details
-from dashboards.state import FILTERS, parse, search
+from dashboards.state import FILTERS, parse, search, state_of
 from dashboards.state import State as Shown
 from dashboards.store import Opened, Store
 from sp_profiler.analysis.collective_table import Collectives
@@ -242,7 +241,7 @@ def register(app: Dash, store: Store) -> None:
         prevent_initial_call=True,
     )
     def _filtered(search: str | None, scheme: str | None) -> tuple[Any, ...]:
-        state = replace(parse(search), theme="dark" if scheme == "dark" else "light")
+        state = state_of(search, scheme)
         ref = store.ref(state.run)
         found = None if ref is None or state.view != "overlap" else store.ask(ref, wait_s=0)
         if not isinstance(found, Opened) or not len(found.report.collectives):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import dash_mantine_components as dmc
@@ -13,7 +13,7 @@ from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc, html,
 from dashboards import parts
 from dashboards.collective import clock_shifts, details, picked, rank_of
 from dashboards.state import State as Shown
-from dashboards.state import link, parse
+from dashboards.state import link, state_of
 from dashboards.store import Opened, RankRef, Store
 from sp_profiler.analysis.collective_table import Collectives
 from sp_profiler.analysis.lanes import Budget, Lanes, view
@@ -287,7 +287,7 @@ def register(app: Dash, store: Store) -> None:
         prevent_initial_call=True,
     )
     def _redraw(search: str | None, scheme: str | None) -> tuple[Any, ...]:
-        state = replace(parse(search), theme="dark" if scheme == "dark" else "light")
+        state = state_of(search, scheme)
         ref = store.ref(state.run)
         found = None if ref is None or state.view != "timeline" else store.ask(ref, wait_s=0)
         if not isinstance(found, Opened) or first_rank(found, state) is None:
