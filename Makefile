@@ -34,7 +34,7 @@ format: $(VENV)/.installed-dev
 constraints:
 	rm -rf $(VENV)-constraints
 	$(PYTHON) -m venv $(VENV)-constraints
-	$(VENV)-constraints/bin/python -m pip install --quiet --editable '.[run,dev,dashboard,hta]'
+	$(VENV)-constraints/bin/python -m pip install --quiet --editable '.[run,dev,dashboard,cluster,remote,hta]'
 	$(VENV)-constraints/bin/python -m pip freeze --exclude sp-profiler --exclude-editable \
 		| grep -v '^pip==' | sed 's/+cpu$$//' > constraints.txt
 	rm -rf $(VENV)-constraints
@@ -50,7 +50,7 @@ $(VENV)/.installed-run: pyproject.toml constraints.txt | $(VENV)/bin/python
 	touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) --editable '.[run,dev,dashboard]'
+	$(PIP) --editable '.[run,dev,dashboard,cluster,remote]'
 	touch $@ $(VENV)/.installed-run
 
 $(VENV)-hta/.installed: pyproject.toml constraints.txt
