@@ -1,0 +1,150 @@
+"""From what a person names to a report: a run's folder, traces (file, folder, glob), or a report.json."""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import mmap
+import os
+import re
+import zlib
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sp_profiler.cli import ledger
+from sp_profiler.cli.options import add_reading, add_window, reading, window_rule
+from sp_profiler.errors import InputError, UsageError
+from sp_profiler.report.format import counted
+
+if TYPE_CHECKING:
+    from sp_profiler.report.model import Report
+
+REPORT = "report.json"
+WHAT_IT_TAKES = "a run's folder, traces (file, folder, glob) or a report.json"
+_SCHEMA = re.compile(rb'"schema"\s*:\s*"(sp-profile/[a-z-]+)"')
+_SCHEMA_NAME = "sp-profile/report"
+_HEAD_BYTES = 4096
+_GZIP = b"\x1f\x8b"
+
+
+def add_report_options(parser: argparse.ArgumentParser) -> None:
+    """The options that `report_from` reads: windows, `--strict`, cache and limits."""
+    add_window(parser)
+    ledger.add_strict(parser)
+    add_reading(parser)
+
+
+def report_from(path: str, args: argparse.Namespace) -> Report:
+    """The report of the one run that `path` names: analysed from its traces, else read from its report.json.
+
+    A folder's traces come before the report.json beside them, which may be of other windows. `args` holds the
+    options of `add_report_options`. What was lost or repaired is told on stderr. Raises UsageError when the
+    path holds several runs, or windows are asked of a report.json; InputError, naming the path, when it holds
+    nothing that can be used, or `--strict` refuses it.
+    """
+    file = _report_file(path)
+    if file is not None:
+        report = _read(file, args)
+    else:
+        try:
+            return _analyzed(path, args)
+        except InputError:
+            file = _hidden_report(path)
+            if file is None:
+                raise
+        report = _read(file, args)
+    if args.strict:
+        ledger.refuse(str(file), report.data_quality)
+    ledger.warn(args.command, report.data_quality)
+    return report
+
+
+def _analyzed(path: str, args: argparse.Namespace) -> Report:
+    from sp_profiler.cli.progress import analyzed
+    from sp_profiler.trace.find import find_runs
+
+    rule = window_rule(args.window, args.steps)
+    runs = find_runs([path])
+    if len(runs) > 1:
+        raise UsageError(f"{path} holds {counted(len(runs), 'run')}: name one of them")
+    how = reading(args)
+    refuse = partial(ledger.refuse, runs[0].name) if args.strict else None
+    report = analyzed(runs[0], rule, on_loaded=refuse, **how)
+    if refuse is not None:
+        refuse(report.data_quality)
+    ledger.warn(args.command, report.data_quality)
+    return report
+
+
+def _report_file(path: str) -> Path | None:
+    """The report.json that is named. Raises InputError for another file of ours, which is none."""
+    if not os.path.isfile(path):
+        return None
+    found = _SCHEMA.search(_head(Path(path)))
+    if found is None:
+        return None
+    name = found[1].decode()
+    if name != _SCHEMA_NAME:
+        raise InputError(f"{path} is a {name}: expected {WHAT_IT_TAKES}")
+    return Path(path)
+
+
+def _hidden_report(path: str) -> Path | None:
+    """A report where no trace was found: in the folder that is named, or a file that says so further down.
+
+    Raises UsageError for a folder of folders with a report each.
+    """
+    if os.path.isfile(path):
+        return Path(path) if _mentions_schema(Path(path)) else None
+    folder = Path(path)
+    if not folder.is_dir():
+        return None
+    if (folder / REPORT).is_file():
+        return folder / REPORT
+    below = sorted(folder.glob(f"*/{REPORT}"))
+    if below:
+        raise UsageError(f"{path} holds {counted(len(below), 'report')}: name one, such as {below[0].parent}")
+    return None
+
+
+def _mentions_schema(path: Path) -> bool:
+    """Whether a file whose members another program has reordered still says that it is a report."""
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+            names = {found[1].decode() for found in _SCHEMA.finditer(text)}
+    except (OSError, ValueError):  # ValueError: an empty file cannot be mapped
+        return False
+    return names == {_SCHEMA_NAME}
+
+
+def _head(path: Path) -> bytes:
+    """The first text of a file, unpacked; empty when it cannot be read, which reading it then reports."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD_BYTES)
+    except OSError:
+        return b""
+    if not head.startswith(_GZIP):
+        return head
+    try:
+        return zlib.decompressobj(47).decompress(head, _HEAD_BYTES)  # 47: gzip or zlib, told by its header
+    except zlib.error:
+        return b""
+
+
+def _read(path: Path, args: argparse.Namespace) -> Report:
+    from sp_profiler.report.json import read_report
+
+    if args.window != "step" or args.steps is not None:
+        asked = "--window" if args.steps is None else "--steps"
+        raise UsageError(f"{path} is a report, its windows are chosen: {asked} needs the traces")
+    try:
+        content = path.read_bytes()
+        text = gzip.decompress(content) if content.startswith(_GZIP) else content
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{path} cannot be read: {error}") from None
+    try:
+        return read_report(text, str(path))
+    except RecursionError:
+        raise InputError(f"{path} is nested too deeply to be a report") from None
