@@ -1,0 +1,110 @@
+"""Where the tasks of an analysis run: in this process, in processes of this machine, or on a Dask cluster.
+
+A task is one call of a pure function that a worker can import, with one small argument; what it returns is
+small too, for tables lie in the work folder (`work.py`). Every engine yields each task's end exactly once, in
+whatever order they end, and takes tasks from the iterable only as workers become free: neither the tasks nor
+the results of a run are ever all in memory here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from sp_profiler.errors import SpProfilerError
+
+Task = TypeVar("Task")
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How often a task is tried, and how long one try may take (None: as long as it needs)."""
+
+    retries: int = 1
+    timeout_s: float | None = None
+
+    @property
+    def tries(self) -> int:
+        return 1 + self.retries
+
+
+@dataclass(frozen=True)
+class Done(Generic[Task, Value]):
+    """What a task returned."""
+
+    task: Task
+    value: Value
+
+
+@dataclass(frozen=True)
+class Failed(Generic[Task]):
+    """A task that was given up: it raised, its worker died, or it took longer than its limit, every time.
+
+    `error` is what it raised where that is told to the user as it is (such a task is not tried again);
+    `reason` says in words what happened, for the ledger.
+    """
+
+    task: Task
+    reason: str
+    tries: int = 1
+    error: SpProfilerError | None = None
+
+
+class Engine(Protocol):
+    """Runs tasks. A context manager: at its end no process or connection of its own is left."""
+
+    @property
+    def name(self) -> str:
+        """As `--engine` spells it."""
+        ...
+
+    def run(
+        self, function: Callable[[Task], Value], tasks: Iterable[Task]
+    ) -> Iterator[Done[Task, Value] | Failed[Task]]:
+        """The end of each task as it comes. `function` is a module's own function (importable by name);
+        a `SpProfilerError` that it raises is no reason to try again."""
+        ...
+
+    def __enter__(self) -> Engine: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class InProcess:
+    """One task after the other, here. A limit of time cannot be enforced on oneself, and is not."""
+
+    name = "in-process"
+
+    def __init__(self, policy: Policy | None = None) -> None:
+        self._policy = policy or Policy()
+
+    def __enter__(self) -> InProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def run(
+        self, function: Callable[[Task], Value], tasks: Iterable[Task]
+    ) -> Iterator[Done[Task, Value] | Failed[Task]]:
+        for task in tasks:
+            yield self._tried(function, task)
+
+    def _tried(self, function: Callable[[Task], Value], task: Task) -> Done[Task, Value] | Failed[Task]:
+        reason = ""
+        for _ in range(self._policy.tries):
+            try:
+                return Done(task, function(task))
+            except SpProfilerError as error:
+                return Failed(task, str(error), error=error)
+            except Exception as error:  # noqa: BLE001 - whatever one trace makes us do, the others go on
+                reason = in_words(error)
+        return Failed(task, reason, self._policy.tries)
+
+
+def in_words(error: BaseException) -> str:
+    """An exception on one line: its kind and what it says."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
