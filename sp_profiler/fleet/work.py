@@ -10,6 +10,7 @@ files is code.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import tempfile
@@ -48,7 +49,7 @@ class Table:
 
     def facts(self, kind: type[Result]) -> Result:
         """What is no array, as `kind` (a dataclass, dict...)."""
-        return msgspec.json.decode(self._arrays[FACTS].tobytes(), type=kind)
+        return from_text(self._arrays[FACTS].tobytes(), kind)
 
 
 @dataclass(frozen=True)
@@ -66,12 +67,9 @@ class Work:
     # --- tables ----------------------------------------------------------------------------------------
 
     def save(self, name: str, arrays: Mapping[str, np.ndarray], facts: Any = None) -> None:
-        """Write the table `name`: arrays of numbers or truth values, and facts that `msgspec` writes as JSON.
-
-        Raises OSError.
-        """
+        """Write the table `name`: arrays of numbers or truth values, and facts for `to_text`. Raises OSError."""
         assert not any(array.dtype.hasobject for array in arrays.values()), name
-        told = np.frombuffer(msgspec.json.encode(facts), np.uint8)
+        told = np.frombuffer(to_text(facts), np.uint8)
         written: dict[str, Any] = {**arrays, FACTS: told}
         replace_whole(self.path(f"{name}.npz"), lambda file: np.savez(file, **written))
 
@@ -85,15 +83,14 @@ class Work:
 
     def finish(self, name: str, fingerprint: str, value: Any = None) -> None:
         """Mark the step `name` as finished, with the value that it returned. Raises OSError."""
-        text = msgspec.json.encode({"fingerprint": fingerprint, "value": value})
+        text = to_text({"fingerprint": fingerprint, "value": value})
         replace_whole(self.path(f"{name}.done"), lambda file: file.write(text))
 
     def finished(self, name: str, fingerprint: str, kind: type[Result]) -> Result | None:
         """The value of a step that was finished with this fingerprint; None where it is to be done."""
         try:
-            text = Path(self.root, f"{name}.done").read_bytes()
-            mark = msgspec.json.decode(text, type=_Mark)
-            return msgspec.json.decode(mark.value, type=kind) if mark.fingerprint == fingerprint else None
+            mark = from_text(Path(self.root, f"{name}.done").read_bytes(), dict)
+            return _converted(mark["value"], kind) if mark["fingerprint"] == fingerprint else None
         except BROKEN:
             return None
 
@@ -106,9 +103,24 @@ class Work:
         return kept
 
 
-class _Mark(msgspec.Struct):
-    fingerprint: str
-    value: msgspec.Raw
+def to_text(value: Any) -> bytes:
+    """Dataclasses, lists, dictionaries, words and numbers as JSON, in ASCII: a file's name may be no UTF-8."""
+    return json.dumps(msgspec.to_builtins(value, enc_hook=_plain), ensure_ascii=True).encode("ascii")
+
+
+def from_text(text: bytes, kind: type[Result]) -> Result:
+    """What `to_text` wrote, as `kind`. Raises one of `BROKEN`."""
+    return _converted(json.loads(text), kind)
+
+
+def _converted(value: Any, kind: type[Result]) -> Result:
+    return msgspec.convert(value, kind, str_keys=True)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"a work folder cannot hold a {type(value).__name__}")
 
 
 def replace_whole(place: Path, write: Callable[[BinaryIO], Any]) -> None:
@@ -131,7 +143,5 @@ def replace_whole(place: Path, write: Callable[[BinaryIO], Any]) -> None:
 
 def fingerprint_of(*parts: Any) -> str:
     """The same text for equal parts (numbers, words, lists, dictionaries), another for others."""
-    import hashlib
-
-    text = json.dumps(parts, sort_keys=True, default=str).encode()
+    text = json.dumps(parts, sort_keys=True, default=str).encode("ascii")
     return hashlib.blake2b(text, digest_size=20).hexdigest()
