@@ -67,7 +67,7 @@ class Work:
     # --- tables ----------------------------------------------------------------------------------------
 
     def save(self, name: str, arrays: Mapping[str, np.ndarray], facts: Any = None) -> None:
-        """Write the table `name`: arrays of numbers or truth values, and facts for `to_text`. Raises OSError."""
+        """Write the table `name`: arrays of numbers or truth, and facts for `to_text`. Raises OSError."""
         assert not any(array.dtype.hasobject for array in arrays.values()), name
         told = np.frombuffer(to_text(facts), np.uint8)
         written: dict[str, Any] = {**arrays, FACTS: told}
@@ -104,7 +104,7 @@ class Work:
 
 
 def to_text(value: Any) -> bytes:
-    """Dataclasses, lists, dictionaries, words and numbers as JSON, in ASCII: a file's name may be no UTF-8."""
+    """Dataclasses, lists, dictionaries, words, numbers as ASCII JSON: a file's name may be no UTF-8."""
     return json.dumps(msgspec.to_builtins(value, enc_hook=_plain), ensure_ascii=True).encode("ascii")
 
 
