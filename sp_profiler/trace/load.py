@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -85,7 +87,7 @@ def check_run(
     No trace is held here: `take` decides how many are in memory. `earlier` gives the trace of a file that
     was taken before; it is asked only where a later file seems to be a copy. Errors as `load_run` tells.
     """
-    checks = _RunChecks(files, earlier)
+    checks = RunChecks(files)
     for path in files.files:
         if on_file is not None:
             on_file(path)
@@ -94,7 +96,7 @@ def check_run(
         except InputError as error:
             checks.unreadable(path, error)
             continue
-        if checks.add(trace):
+        if checks.add(summary_of(trace), partial(_holds_the_same, trace, earlier)):
             take(trace)
         del trace  # before the next one is decoded
     return checks.finish()
@@ -112,17 +114,21 @@ def as_numbered(trace: Trace, summary: TraceSummary) -> Trace:
     return replace(trace, metadata=summary.metadata, ledger=summary.ledger)
 
 
-class _RunChecks:
-    """Checks the traces of a run against each other, of which it keeps summaries.
+def summary_of(trace: Trace) -> TraceSummary:
+    """What `RunChecks` needs of a trace."""
+    return TraceSummary(trace.path, trace.metadata, trace.ledger, _size_of(trace))
 
-    `add` each trace in the order of the run's files, then `finish` once. `earlier` gives the trace of a file
-    that was added before; it is asked only where a later file seems to be a copy of it.
+
+class RunChecks:
+    """Checks the traces of a run against each other, of which it is given summaries.
+
+    `add` each in the order of the run's files, then `finish` once.
     """
 
-    def __init__(self, files: RunFiles, earlier: Callable[[str], Trace]) -> None:
+    def __init__(self, files: RunFiles) -> None:
         self._files = files
-        self._earlier = earlier
         self._kept: list[TraceSummary] = []
+        self._like: dict[tuple[object, ...], list[TraceSummary]] = {}  # by size and rank
         self._entries: list[LedgerEntry] = list(files.ledger)
         self._unreadable: list[InputError] = []
 
@@ -131,16 +137,21 @@ class _RunChecks:
         self._unreadable.append(error)
         self._entries.append(LedgerEntry("unreadable-file", "loss", str(error), file=path))
 
-    def add(self, trace: Trace) -> bool:
+    def enter(self, entry: LedgerEntry) -> None:
+        """Enter what else is to be said of a file that does not count."""
+        self._entries.append(entry)
+
+    def add(self, one: TraceSummary, is_copy_of: Callable[[TraceSummary], bool]) -> bool:
         """Whether the trace counts: not when an earlier file holds the same (`rank0.json` beside
-        `rank0.json.gz`), which is entered."""
-        size = _size_of(trace)
-        for one in self._kept:
-            if (one.size, one.rank) == (size, trace.rank) and _same_content(self._earlier(one.path), trace):
-                text = f"the file holds the same trace as {one.path}; it counts once"
-                self._entries.append(LedgerEntry("identical-copy", "note", text, file=trace.path))
+        `rank0.json.gz`), which is entered. `is_copy_of` is asked only where an earlier one seems the same."""
+        alike = self._like.setdefault((one.size, one.rank), [])
+        for other in alike:
+            if is_copy_of(other):
+                text = f"the file holds the same trace as {other.path}; it counts once"
+                self._entries.append(LedgerEntry("identical-copy", "note", text, file=one.path))
                 return False
-        self._kept.append(TraceSummary(trace.path, trace.metadata, trace.ledger, size))
+        alike.append(one)
+        self._kept.append(one)
         return True
 
     def finish(self) -> CheckedRun:
@@ -207,6 +218,10 @@ def _size_of(trace: Trace) -> tuple[int, ...]:
     return (trace.uncompressed_bytes, len(events), *times)
 
 
+def _holds_the_same(trace: Trace, earlier: Callable[[str], Trace], other: TraceSummary) -> bool:
+    return _same_content(earlier(other.path), trace)
+
+
 def _same_content(one: Trace, other: Trace) -> bool:
     return (
         len(one.events) == len(other.events)
@@ -219,6 +234,22 @@ def _same_content(one: Trace, other: Trace) -> bool:
         and _same_columns(one.flows, other.flows)
         and _same_columns(one.memory, other.memory)
     )
+
+
+def content_digest(trace: Trace) -> str:
+    """The same text for traces of which one counts as a copy of the other, another for others."""
+    metadata = trace.metadata
+    digest = hashlib.blake2b(digest_size=20)
+    told = (trace.uncompressed_bytes, metadata.rank, metadata.top_level, trace.collectives)
+    digest.update(repr(told).encode("utf-8", "surrogatepass"))
+    for word in trace.strings.pool:
+        digest.update(repr(word).encode("utf-8", "surrogatepass"))
+    for table in (trace.events, trace.flows, trace.memory):
+        for field in fields(table):
+            column = np.ascontiguousarray(getattr(table, field.name))
+            digest.update(f"{field.name}:{len(column)}".encode())
+            digest.update(column.data)
+    return digest.hexdigest()
 
 
 def _same_columns(one: Any, other: Any) -> bool:
