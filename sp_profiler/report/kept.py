@@ -38,7 +38,7 @@ def write_report(folder: Path, report: Report) -> None:
     collectives = Collectives.of(report.collectives)
     arrays: Arrays = {}
     about = {
-        name: _packed(collectives.column(name), name, arrays)
+        name: packed(collectives.column(name), name, arrays)
         for name in (field.name for field in fields(CollectiveFigures))
     }
     texts = {"length": len(collectives), "columns": about}
@@ -53,7 +53,7 @@ def read_report(folder: Path) -> Report:
     report = msgspec.json.decode((folder / "report.json").read_bytes(), type=Report)
     texts = json.loads((folder / "collectives.json").read_text(encoding="utf-8"))
     with np.load(folder / "collectives.npz", allow_pickle=False) as arrays:
-        columns = {name: _unpacked(about, name, arrays) for name, about in texts["columns"].items()}
+        columns = {name: unpacked(about, name, arrays) for name, about in texts["columns"].items()}
     return replace(report, collectives=Collectives(columns, texts["length"]))
 
 
@@ -73,8 +73,8 @@ def read_lanes(folder: Path, number: int) -> Lanes:
     return Lanes(**told, **columns)
 
 
-def _packed(column: Column[Any], name: str, arrays: Arrays) -> dict[str, Any]:
-    """What JSON holds of a column; its arrays are put into `arrays`."""
+def packed(column: Column[Any], name: str, arrays: Arrays) -> dict[str, Any]:
+    """What JSON holds of a column; its arrays are put into `arrays`, under names that begin with `name`."""
     if isinstance(column, Numbers):
         arrays[f"{name}:values"] = column.values
         return {"kind": "numbers", "known": _known(column.known, name, arrays)}
@@ -85,7 +85,7 @@ def _packed(column: Column[Any], name: str, arrays: Arrays) -> dict[str, Any]:
         arrays[f"{name}:amount"] = column.amount
         return {"kind": "parts", "names": column.names, "known": _known(column.known, name, arrays)}
     if isinstance(column, Records):
-        inner = [_packed(one, f"{name}.{place}", arrays) for place, one in enumerate(column.columns)]
+        inner = [packed(one, f"{name}.{place}", arrays) for place, one in enumerate(column.columns)]
         known = _known(column.known, name, arrays)
         return {"kind": "records", "cls": column.cls.__name__, "columns": inner, "known": known}
     return {"kind": "objects", "values": column.tolist()}
@@ -98,7 +98,8 @@ def _known(known: np.ndarray | None, name: str, arrays: Arrays) -> bool:
     return True
 
 
-def _unpacked(about: dict[str, Any], name: str, arrays: Any) -> Column[Any]:
+def unpacked(about: dict[str, Any], name: str, arrays: Any) -> Column[Any]:
+    """The column of which `packed` made `about`, from its arrays."""
     kind = about["kind"]
     known = arrays[f"{name}:known"] if about.get("known") else None
     if kind == "numbers":
@@ -109,6 +110,6 @@ def _unpacked(about: dict[str, Any], name: str, arrays: Any) -> Column[Any]:
         return Parts(tuple(about["names"]), arrays[f"{name}:amount"], known)
     if kind == "records":
         inner: Sequence[dict[str, Any]] = about["columns"]
-        columns = tuple(_unpacked(one, f"{name}.{place}", arrays) for place, one in enumerate(inner))
+        columns = tuple(unpacked(one, f"{name}.{place}", arrays) for place, one in enumerate(inner))
         return Records(_RECORDS[about["cls"]], columns, known)
     return Objects(about["values"])
