@@ -20,10 +20,9 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Policy:
-    """How often a task is tried, and how long one try may take (None: as long as it needs)."""
+    """How often a task is tried again when it raises, its worker dies, or it exceeds its time."""
 
     retries: int = 1
-    timeout_s: float | None = None
 
     @property
     def tries(self) -> int:
@@ -61,10 +60,10 @@ class Engine(Protocol):
         ...
 
     def run(
-        self, function: Callable[[Task], Value], tasks: Iterable[Task]
+        self, function: Callable[[Task], Value], tasks: Iterable[Task], *, timeout_s: float | None = None
     ) -> Iterator[Done[Task, Value] | Failed[Task]]:
         """The end of each task as it comes. `function` is a module's own function (importable by name);
-        a `SpProfilerError` that it raises is no reason to try again."""
+        a `SpProfilerError` that it raises is no reason to try again. `timeout_s`: what one try may take."""
         ...
 
     def __enter__(self) -> Engine: ...
@@ -73,7 +72,7 @@ class Engine(Protocol):
 
 
 class InProcess:
-    """One task after the other, here. A limit of time cannot be enforced on oneself, and is not."""
+    """One task after the other, here: nobody is left to enforce a limit of time."""
 
     name = "in-process"
 
@@ -87,7 +86,7 @@ class InProcess:
         return
 
     def run(
-        self, function: Callable[[Task], Value], tasks: Iterable[Task]
+        self, function: Callable[[Task], Value], tasks: Iterable[Task], *, timeout_s: float | None = None
     ) -> Iterator[Done[Task, Value] | Failed[Task]]:
         for task in tasks:
             yield self._tried(function, task)

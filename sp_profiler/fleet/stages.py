@@ -1,0 +1,107 @@
+"""One stage of the analysis of a fleet: equal tasks on an engine, none of them done twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from sp_profiler.errors import SpProfilerError
+from sp_profiler.fleet.engines import Done, Engine, Failed
+from sp_profiler.fleet.work import Work
+
+
+class Named(Protocol):
+    """A task that has a name of its own in the run, which is a path below the work folder: `match/00012.3`."""
+
+    @property
+    def name(self) -> str: ...
+
+
+Task = TypeVar("Task", bound=Named)
+Value = TypeVar("Value")
+
+
+class StageError(SpProfilerError):
+    """A task between ranks was given up. What is finished stays in the work folder."""
+
+
+class Progress(Protocol):
+    """Is told how far a stage is; `total` is 0 where nobody knows yet."""
+
+    def __call__(self, stage: str, done: int, total: int) -> None: ...
+
+
+@dataclass(frozen=True)
+class Stages:
+    """The stages that follow the survey. `fingerprint`: of everything that their results depend on.
+
+    `function` is a module's own, `tasks` need only tables of the work folder, and `kind` is the type of what
+    the function returns, which `work.to_text` must be able to write. A task that an earlier try of the same
+    run finished is not done again.
+    """
+
+    engine: Engine
+    work: Work
+    fingerprint: str
+    progress: Progress
+
+    def __call__(
+        self, function: Callable[[Task], Value], tasks: Sequence[Task], kind: Any
+    ) -> Iterator[Done[Task, Value] | Failed[Task]]:
+        """The end of each task, as it comes."""
+        if not tasks:
+            return
+        stage = tasks[0].name.partition("/")[0]
+        self.progress(stage, 0, len(tasks))
+        wrapped = (_Once(self.work, self.fingerprint, function, task, kind) for task in tasks)
+        for done, end in enumerate(self.engine.run(_once, wrapped), start=1):
+            self.progress(stage, done, len(tasks))
+            once: _Once[Task, Value] = end.task
+            if isinstance(end, Done):
+                yield Done(once.task, end.value)
+            else:
+                yield Failed(once.task, end.reason, end.tries, end.error)
+
+    def all(self, function: Callable[[Task], Value], tasks: Sequence[Task], kind: Any) -> list[Value]:
+        """What the function returns for each task, in their order.
+
+        Raises StageError when a task is given up, and what SpProfilerError it raised.
+        """
+        values: dict[str, Value] = {}
+        for end in self(function, tasks, kind):
+            if isinstance(end, Done):
+                values[end.task.name] = end.value
+                continue
+            if end.error is not None:
+                raise end.error
+            raise StageError(
+                f"{end.task.name} failed ({end.reason}); what is finished stays in {self.work.root}, so that"
+                " the same command goes on from there"
+            )
+        return [values[task.name] for task in tasks]
+
+
+@dataclass(frozen=True)
+class _Once(Generic[Task, Value]):
+    work: Work
+    fingerprint: str
+    function: Callable[[Task], Value]
+    task: Task
+    kind: Any
+
+
+def _once(one: _Once[Any, Any]) -> Any:
+    return one.work.once(one.task.name, one.fingerprint, one.kind, lambda: one.function(one.task))
+
+
+def chunks(values: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """The values, `size` at a time."""
+    some: list[Any] = []
+    for value in values:
+        some.append(value)
+        if len(some) == size:
+            yield some
+            some = []
+    if some:
+        yield some
