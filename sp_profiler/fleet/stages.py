@@ -12,7 +12,7 @@ from sp_profiler.fleet.work import Work
 
 
 class Named(Protocol):
-    """A task that has a name of its own in the run, which is a path below the work folder: `match/00012.3`."""
+    """A task whose name is its own in the run, and a path below the work folder: `match/00012.3`."""
 
     @property
     def name(self) -> str: ...
@@ -47,16 +47,17 @@ class Stages:
     progress: Progress
 
     def __call__(
-        self, function: Callable[[Task], Value], tasks: Sequence[Task], kind: Any
+        self, function: Callable[[Task], Value], tasks: Iterable[Task], kind: Any
     ) -> Iterator[Done[Task, Value] | Failed[Task]]:
         """The end of each task, as it comes."""
-        if not tasks:
+        listed = list(tasks)
+        if not listed:
             return
-        stage = tasks[0].name.partition("/")[0]
-        self.progress(stage, 0, len(tasks))
-        wrapped = (_Once(self.work, self.fingerprint, function, task, kind) for task in tasks)
+        stage = listed[0].name.partition("/")[0]
+        self.progress(stage, 0, len(listed))
+        wrapped = (_Once(self.work, self.fingerprint, function, task, kind) for task in listed)
         for done, end in enumerate(self.engine.run(_once, wrapped), start=1):
-            self.progress(stage, done, len(tasks))
+            self.progress(stage, done, len(listed))
             once: _Once[Task, Value] = end.task
             if isinstance(end, Done):
                 yield Done(once.task, end.value)
@@ -93,15 +94,3 @@ class _Once(Generic[Task, Value]):
 
 def _once(one: _Once[Any, Any]) -> Any:
     return one.work.once(one.task.name, one.fingerprint, one.kind, lambda: one.function(one.task))
-
-
-def chunks(values: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    """The values, `size` at a time."""
-    some: list[Any] = []
-    for value in values:
-        some.append(value)
-        if len(some) == size:
-            yield some
-            some = []
-    if some:
-        yield some
