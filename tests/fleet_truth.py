@@ -97,7 +97,7 @@ class Truth:
 
     @cached_property
     def window_ns(self) -> Int64:
-        """From the first kernel of a step to that of the next; of the last that there is to its range's end."""
+        """From the first kernel of a step to that of the next; of the last there is to its range's end."""
         first, end = self.played.first_ns, self.played.end_ns + 3_000
         following = np.append(first[:, 1:], end[:, -1:], axis=1)
         is_last = self.has & ~np.append(self.has[:, 1:], np.zeros((len(first), 1), np.bool_), axis=1)
