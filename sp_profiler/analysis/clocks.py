@@ -7,7 +7,7 @@ collectives that end together by construction, solved over the graph of hosts.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isqrt
 from typing import Any
@@ -18,6 +18,7 @@ from sp_profiler.analysis.arrivals import SEND_RECV
 from sp_profiler.analysis.hosts import SAME_CLOCK_NS, Differences, Link, differences, links, middle
 from sp_profiler.analysis.matching import Ends
 from sp_profiler.analysis.results import Clock
+from sp_profiler.analysis.sequence import rows_by_value
 from sp_profiler.trace.tables import NONE, Int64
 
 TIMES_SPREAD = 3
@@ -64,15 +65,43 @@ def solve_clocks(
     member_base_ns: Sequence[int],
 ) -> Clocks:
     """Offsets of all hosts against the host of the lowest rank (the first member)."""
-    usable = ends.together & ends.is_measured
-    place, assumed = _places(ends, instance, member_host, member_base_ns)
-    found = differences(instance, usable, place[ends.member], ends.member, ends.end_ns)
+    near: set[tuple[int, int]] = set()
+    if None in member_host:
+        near = near_members(ends, instance, len(member_host))
+    place, assumed = places_of(member_host, member_base_ns, near)
+    found = differences_of_places(ends, instance, place)
     count = int(place.max(initial=-1)) + 1
     all_links = links(found)
-    solved = _solve([link for link in all_links if link.place != link.other], count)
+    solved = solve(all_links, count)
+    residual = _residuals(found, solved.moved, count)
+    return clocks_of(solved, all_links, residual, place, member_rank, member_host, assumed)
+
+
+def differences_of_places(ends: Ends, instance: Int64, place: Int64) -> Differences:
+    """The differences of ends that tell of clocks, by the host (`place`) of each member."""
+    usable = ends.together & ends.is_measured
+    return differences(instance, usable, place[ends.member], ends.member, ends.end_ns)
+
+
+def clocks_of(
+    solution: Solution,
+    all_links: Sequence[Link],
+    residual: Sequence[int | None],
+    place: Int64,
+    member_rank: Sequence[int | None],
+    member_host: Sequence[str | None],
+    assumed: bool,
+) -> Clocks:
+    """The clocks of all members; `residual`: by host, of `residual_of`."""
+    solved, moved = solution.hosts, solution.moved
     inner = {link.place: link for link in all_links if link.place == link.other}
-    moved = [one.offset_ns if one.applied else 0 for one in solved]
-    residual = _residuals(found, moved, count)
+    host_of: dict[int, str | None] = {}
+    ranks: dict[int, set[int]] = defaultdict(set)
+    for member, at in enumerate(place.tolist()):
+        host_of[at] = host_of.get(at) or member_host[member]
+        rank = member_rank[member]
+        if rank is not None:
+            ranks[at].add(rank)
     clocks: list[Clock] = []
     ties: list[int] = []
     for host, one in enumerate(solved):
@@ -80,8 +109,8 @@ def solve_clocks(
         spread_ns = one.spread_ns if one.spread_ns is not None else inside.spread_ns if inside else None
         clocks.append(
             Clock(
-                host=next((h for m, h in enumerate(member_host) if place[m] == host and h), None),
-                ranks=_ranks(member_rank, place, host),
+                host=host_of[host],
+                ranks=sorted(ranks[host]),
                 offset_ns=one.offset_ns if one.is_connected else None,
                 spread_ns=spread_ns,
                 residual_ns=residual[host],
@@ -100,62 +129,80 @@ def solve_clocks(
     )
 
 
-def _ranks(member_rank: Sequence[int | None], place: Int64, host: int) -> list[int]:
-    found = {rank for member, rank in enumerate(member_rank) if place[member] == host and rank is not None}
-    return sorted(found)
+def near_members(ends: Ends, instance: Int64, members: int) -> set[tuple[int, int]]:
+    """Pairs of members whose clocks are one, as far as their ends tell."""
+    found = differences_of_members(ends, instance, members)
+    return are_near(links(found)) | always_meet(meetings(ends, instance))
 
 
-def _places(
-    ends: Ends,
-    instance: Int64,
-    member_host: Sequence[str | None],
-    member_base_ns: Sequence[int],
+def differences_of_members(ends: Ends, instance: Int64, members: int) -> Differences:
+    """The differences of ends between members, those of send/recv too: good enough to recognise a clock,
+    not to correct one."""
+    p2p = ends.ops.index(SEND_RECV) if SEND_RECV in ends.ops else NONE
+    usable = (ends.together | (ends.op == p2p)) & ends.is_measured
+    place = np.arange(members, dtype=np.int64)
+    return differences(instance, usable, place[ends.member], ends.member, ends.end_ns)
+
+
+def are_near(found: Sequence[Link]) -> set[tuple[int, int]]:
+    """The pairs whose ends agree."""
+    return {(link.place, link.other) for link in found if abs(link.offset_ns) < SAME_CLOCK_NS}
+
+
+def places_of(
+    member_host: Sequence[str | None], member_base_ns: Sequence[int], near: Iterable[tuple[int, int]]
 ) -> tuple[Int64, bool]:
     """The host of each member, numbered in order of members, and whether that was assumed.
 
-    Members without a named host share one when their base times are equal and their ends agree (those of
-    send/recv too: good enough to recognise a clock, not to correct one), or their sends and receives all run
-    at the same time as their counterparts.
+    Members without a named host share one when their base times are equal and their ends agree, or their
+    sends and receives all run at the same time as their counterparts (`near`).
     """
-    members = np.arange(len(member_host), dtype=np.int64)
-    label: list[object] = [member if host is None else host for member, host in enumerate(member_host)]
+    same = list(range(len(member_host)))  # members of one host point to each other, the last to itself
+
+    def last(member: int) -> int:
+        while same[member] != member:
+            same[member] = member = same[same[member]]
+        return member
+
     assumed = False
-    if None in member_host:
-        p2p = ends.ops.index(SEND_RECV) if SEND_RECV in ends.ops else NONE
-        usable = (ends.together | (ends.op == p2p)) & ends.is_measured
-        found = differences(instance, usable, members[ends.member], ends.member, ends.end_ns)
-        near = {
-            (link.place, link.other) for link in links(found) if abs(link.offset_ns) < SAME_CLOCK_NS
-        } | _meeting(ends, instance)
-        for place, other in sorted(near):
-            nameless = member_host[place] is None and member_host[other] is None
-            if nameless and member_base_ns[place] == member_base_ns[other]:
-                old, new = label[place], label[other]
-                label = [new if one == old else one for one in label]
-                assumed = assumed or old != new
+    for one, other in near:
+        nameless = member_host[one] is None and member_host[other] is None
+        if nameless and member_base_ns[one] == member_base_ns[other]:
+            assumed = assumed or last(one) != last(other)
+            same[last(one)] = last(other)
     numbers: dict[object, int] = {}
+    label = [last(member) if host is None else host for member, host in enumerate(member_host)]
     return np.array([numbers.setdefault(one, len(numbers)) for one in label], np.int64), assumed
 
 
-def _meeting(ends: Ends, instance: Int64) -> set[tuple[int, int]]:
-    """Pairs of members of whose sends to each other, several of them, all run at the same time."""
+def always_meet(found: Mapping[tuple[int, int], tuple[int, int]]) -> set[tuple[int, int]]:
+    """The pairs of whose sends to each other, several of them, all run at the same time."""
+    return {pair for pair, (met, sends) in found.items() if sends >= _SEVERAL and met == sends}
+
+
+def meetings(ends: Ends, instance: Int64) -> dict[tuple[int, int], tuple[int, int]]:
+    """Pairs of members that send to each other: how many of their sends run at the same time as the
+    counterpart, and of how many. The numbers of several groups add up."""
     if SEND_RECV not in ends.ops:
-        return set()
+        return {}
     rows = np.flatnonzero((ends.op == ends.ops.index(SEND_RECV)) & (instance >= 0) & ends.is_measured)
     rows = rows[np.lexsort((ends.member[rows], instance[rows]))]
     pairs = np.flatnonzero(np.diff(instance[rows]) == 0)
     one, two = rows[pairs], rows[pairs + 1]
     meets = (ends.start_ns[one] <= ends.end_ns[two]) & (ends.start_ns[two] <= ends.end_ns[one])
-    found: dict[tuple[int, int], list[bool]] = defaultdict(list)
+    found: dict[tuple[int, int], tuple[int, int]] = defaultdict(lambda: (0, 0))
     for a, b, together in zip(
         ends.member[two].tolist(), ends.member[one].tolist(), meets.tolist(), strict=True
     ):
-        found[a, b].append(together)
-    return {pair for pair, together in found.items() if len(together) >= _SEVERAL and all(together)}
+        met, sends = found[a, b]
+        found[a, b] = met + together, sends + 1
+    return dict(found)
 
 
 @dataclass(frozen=True)
-class _Solved:
+class Solved:
+    """The clock of one host; `component` is named by its first host."""
+
     offset_ns: int = 0
     spread_ns: int | None = None
     samples: int = 0
@@ -164,8 +211,21 @@ class _Solved:
     component: int = 0
 
 
-def _solve(edges: Sequence[Link], count: int) -> list[_Solved]:
+@dataclass(frozen=True)
+class Solution:
+    """The clocks of all hosts."""
+
+    hosts: tuple[Solved, ...]
+
+    @property
+    def moved(self) -> list[int]:
+        """What is subtracted from the times of each host."""
+        return [one.offset_ns if one.applied else 0 for one in self.hosts]
+
+
+def solve(all_links: Sequence[Link], count: int) -> Solution:
     """Offsets over the graph: exact along the best tree, then corrected by least squares over all edges."""
+    edges = [link for link in all_links if link.place != link.other]
     tree, component = _tree(edges, count)
     offset = [0] * count
     variance = [0] * count
@@ -187,16 +247,16 @@ def _solve(edges: Sequence[Link], count: int) -> list[_Solved]:
                     pending.append(other)
     for host, correction in enumerate(_corrections(edges, offset, component)):
         offset[host] += correction
-    solved: list[_Solved] = []
+    solved: list[Solved] = []
     for host in range(count):
         root = component[host]
         if host == root:
-            solved.append(_Solved(is_connected=root == 0, component=root))
+            solved.append(Solved(is_connected=root == 0, component=root))
             continue
         spread_ns = isqrt(variance[host])
         applied = abs(offset[host]) > TIMES_SPREAD * spread_ns
-        solved.append(_Solved(offset[host], spread_ns, samples[host], applied, root == 0, root))
-    return solved
+        solved.append(Solved(offset[host], spread_ns, samples[host], applied, root == 0, root))
+    return Solution(tuple(solved))
 
 
 def _tree(edges: Sequence[Link], count: int) -> tuple[dict[int, list[Link]], list[int]]:
@@ -235,12 +295,15 @@ def _corrections(edges: Sequence[Link], offset: Sequence[int], component: Sequen
 
 def _residuals(found: Differences, moved: Sequence[int], count: int) -> list[int | None]:
     """The median disagreement of ends that is left at each host, by its differences to others or inside."""
-    shift = np.array(moved, np.int64)
-    left = np.abs(found.ns - (shift[found.place] - shift[found.other])) if len(found.ns) else found.ns
+    left = left_of(found, moved)
     result: list[int | None] = [None] * count
-    for host in range(count):
-        mine = (found.place == host) & (found.other != host)
-        mine = mine if mine.any() else (found.place == host) & (found.other == host)
-        if mine.any():
-            result[host] = middle(left[mine])
+    for host, rows in rows_by_value(found.place).items():
+        outside = rows[found.other[rows] != host]
+        result[host] = middle(left[outside if len(outside) else rows])
     return result
+
+
+def left_of(found: Differences, moved: Sequence[int]) -> Int64:
+    """How far ends disagree after `Solution.moved`; int64, a row for each difference."""
+    shift = np.array(moved, np.int64)
+    return np.abs(found.ns - (shift[found.place] - shift[found.other])) if len(found.ns) else found.ns

@@ -108,12 +108,34 @@ class Potentials:
             if host is not None:
                 self.join(member, first.setdefault(host, member), 0)
 
+    @staticmethod
+    def of(component: Sequence[int], ahead: Sequence[int]) -> Potentials:
+        """From what `state` gave, or a part of its rows."""
+        made = Potentials([None] * len(component))
+        first: dict[int, int] = {}
+        for member, one in enumerate(component):
+            base = first.setdefault(one, member)
+            if base != member:
+                made.join(member, base, ahead[member] - ahead[base])
+        return made
+
+    def state(self) -> tuple[list[int], list[int]]:
+        """By member: which members it is connected with (equal numbers), and how far its clock is ahead of
+        what these have in common."""
+        found = [self._root(member) for member in range(len(self._parent))]
+        return [root for root, _ in found], [ahead for _, ahead in found]
+
     def _root(self, member: int) -> tuple[int, int]:
+        path: list[int] = []
+        at = member
+        while self._parent[at] != at:
+            path.append(at)
+            at = self._parent[at]
         ahead = 0
-        while self._parent[member] != member:
-            ahead += self._ahead[member]
-            member = self._parent[member]
-        return member, ahead
+        for one in reversed(path):  # straight to the root from now on
+            ahead += self._ahead[one]
+            self._parent[one], self._ahead[one] = at, ahead
+        return at, ahead
 
     def between(self, member: int, other: int) -> int | None:
         """How far the clock of `member` is ahead of `other`'s, None when nothing connects them."""
@@ -129,7 +151,10 @@ class Potentials:
 
     def learn_from(self, instance: Int64, ends: Ends) -> None:
         usable = ends.together & ends.is_measured
-        found = links(differences(instance, usable, ends.member, ends.member, ends.end_ns))
+        self.learn(links(differences(instance, usable, ends.member, ends.member, ends.end_ns)))
+
+    def learn(self, found: Sequence[Link]) -> None:
+        """Enter the links between members, the surest first."""
         for link in sorted(found, key=lambda one: (-one.samples, one.spread_ns)):
             if link.place != link.other:
                 self.join(link.place, link.other, link.offset_ns)

@@ -80,9 +80,27 @@ def join(
     member_host = [hosts[i] for i, _ in members]
     ends = ends_of(arrivals, ranks, members)
     matched = match(ends, member_rank, Potentials(member_host))
-    instance, count = matched.instance, matched.count
     base = [arrivals[i].base_time_ns for i, _ in members]
-    clocks = solve_clocks(ends, instance, member_rank, member_host, base)
+    clocks = solve_clocks(ends, matched.instance, member_rank, member_host, base)
+    return measured(taking, arrivals, traced, member_rank, ends, matched, clocks, world_size)
+
+
+def measured(
+    taking: Sequence[int],
+    arrivals: Sequence[Arrivals],
+    traced: frozenset[int],
+    member_rank: Sequence[int | None],
+    ends: Ends,
+    matched: Matched,
+    clocks: Clocks,
+    world_size: int | None,
+) -> Joined:
+    """Who waited for whom, of collectives that are matched and clocks that are known.
+
+    It serves all collectives of a run, or those of one group or of some instances of it; `traced` and
+    `world_size` are those of the run.
+    """
+    instance, count = matched.instance, matched.count
     instances = instances_of(ends, instance, count, clocks)
     shared = instance >= 0
     key_of = np.full(count, NONE, np.int64)
@@ -101,7 +119,7 @@ def join(
         arrivals=tuple(arrivals),
         first_row=first_row,
         traced=traced,
-        member_rank=member_rank,
+        member_rank=tuple(member_rank),
         ends=ends,
         matched=matched,
         clocks=clocks,

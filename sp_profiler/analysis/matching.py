@@ -11,7 +11,7 @@ a key (the group, or the pair) on different members (rank and device) are candid
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from sp_profiler.analysis.sequence import (
     has_seq,
     join_equal_clocks,
     line_of,
+    rows_by_value,
     sends_agree,
     slices,
     some_seq_differ,
@@ -72,6 +73,18 @@ class Ends:
 
     def __len__(self) -> int:
         return len(self.row)
+
+
+@dataclass(frozen=True)
+class BySeq:
+    """What `Seq` matched, and what is left for order."""
+
+    instance: Int64  # as in `Matched`
+    count: int
+    believed: tuple[int, ...]  # keys whose Seq agrees with operations, sizes and times
+    inconsistent: tuple[int, ...]
+    ambiguous: tuple[int, ...]
+    rest: tuple[tuple[int, Int64], ...]  # keys to match by order, and their ends
 
 
 @dataclass(frozen=True)
@@ -214,14 +227,22 @@ def _ends_of_rank(
 
 def match(ends: Ends, member_rank: Sequence[int | None], potentials: Potentials) -> Matched:
     """Number the instances. `potentials` gathers what is learnt of the clocks on the way."""
+    if some_seq_differ(ends):
+        join_equal_clocks(ends, potentials)
+    found = match_by_seq(ends, member_rank, potentials)
+    potentials.learn_from(found.instance, ends)
+    found = doubted(ends, found, potentials)
+    return match_rest(ends, found, potentials)
+
+
+def match_by_seq(ends: Ends, member_rank: Sequence[int | None], potentials: Potentials) -> BySeq:
+    """Number the instances of the keys whose `Seq` can be believed; each key is looked at alone."""
     instance = np.full(len(ends), NONE, np.int64)
     count = 0
+    believed: list[int] = []
     inconsistent: list[int] = []
     ambiguous: list[int] = []
     rest: list[tuple[int, Int64]] = []
-    believed: list[tuple[int, slice, Int64]] = []
-    if some_seq_differ(ends):
-        join_equal_clocks(ends, potentials)
     for key, span in slices(ends.key):
         if _too_many(ends, key, span, member_rank):
             ambiguous.append(key)
@@ -234,26 +255,49 @@ def match(ends: Ends, member_rank: Sequence[int | None], potentials: Potentials)
             numbers = by_seq(ends, span)
             if numbers is not None and times_agree(ends, span, numbers, potentials):
                 left = numbers < 0  # what carries no Seq beside collectives that do is a sequence of its own
-                believed.append((key, span, numbers))
+                believed.append(key)
                 instance[span] = np.where(left, NONE, numbers + count)
                 count += int(numbers.max()) + 1
             else:
                 inconsistent.append(key)
         if left.any():
             rest.append((key, np.arange(span.start, span.stop)[left]))
-    potentials.learn_from(instance, ends)
-    for key, span, numbers in believed:
-        if times_match_more(ends, span, numbers, potentials):
-            inconsistent.append(key)
-            instance[span] = NONE
-            rest = [one for one in rest if one[0] != key]
-            rest.append((key, np.arange(span.start, span.stop)))
-    for _, chosen in sorted(rest, key=lambda one: -len(one[1])):
-        numbers = _by_order(ends, chosen, potentials)
+    return BySeq(instance, count, tuple(believed), tuple(inconsistent), tuple(ambiguous), tuple(rest))
+
+
+def doubted(ends: Ends, found: BySeq, potentials: Potentials) -> BySeq:
+    """The same without the keys of which more match by time, on clocks that are known by now."""
+    spans = dict(slices(ends.key))
+    wrong = [
+        key
+        for key in found.believed
+        if times_match_more(ends, spans[key], found.instance[spans[key]], potentials)
+    ]
+    if not wrong:
+        return found
+    instance = found.instance.copy()
+    for key in wrong:
+        instance[spans[key]] = NONE
+    rest = [one for one in found.rest if one[0] not in wrong]
+    rest += [(key, np.arange(spans[key].start, spans[key].stop)) for key in wrong]
+    return replace(
+        found,
+        instance=instance,
+        believed=tuple(key for key in found.believed if key not in wrong),
+        inconsistent=(*found.inconsistent, *wrong),
+        rest=tuple(rest),
+    )
+
+
+def match_rest(ends: Ends, found: BySeq, potentials: Potentials) -> Matched:
+    """Number what is left by order, the longest sequences first: their clocks serve the others."""
+    instance, count = found.instance.copy(), found.count
+    for _, chosen in sorted(found.rest, key=lambda one: -len(one[1])):
+        numbers = by_order(ends, chosen, potentials)
         instance[chosen] = numbers + count
         count += int(numbers.max()) + 1
-    ordered = tuple(key for key, _ in rest)
-    return Matched(instance, count, tuple(inconsistent), ordered, tuple(ambiguous))
+    ordered = tuple(key for key, _ in found.rest)
+    return Matched(instance, count, found.inconsistent, ordered, found.ambiguous)
 
 
 def _too_many(ends: Ends, key: int, span: slice, member_rank: Sequence[int | None]) -> bool:
@@ -277,18 +321,21 @@ def _on_one_clock(one: Line, two: Line) -> bool:
     return together >= NEARLY_ALL * matched > 0
 
 
-def _by_order(ends: Ends, chosen: Int64, potentials: Potentials) -> Int64:
-    """Numbers by order: each member's line is aligned with the master line, and adds what it alone has."""
-    member = ends.member[chosen]
-    by_size = sorted(np.unique(member).tolist(), key=lambda m: (-int((member == m).sum()), m))
+def by_order(ends: Ends, chosen: Int64, potentials: Potentials) -> Int64:
+    """Numbers by order: each member's line is aligned with the master line, and adds what it alone has.
+
+    Clocks that nothing connected yet are entered into `potentials`.
+    """
+    rows_of = rows_by_value(ends.member[chosen])
+    by_size = sorted(rows_of, key=lambda m: (-len(rows_of[m]), m))
     first = by_size[0]
     numbers = np.full(len(chosen), NONE, np.int64)
-    master = line_of(ends, chosen[member == first])
+    master = line_of(ends, chosen[rows_of[first]])
     of_master = np.arange(len(master), dtype=np.int64)
-    numbers[member == first] = of_master
+    numbers[rows_of[first]] = of_master
     count = len(master)
     for other in by_size[1:]:
-        rows = np.flatnonzero(member == other)
+        rows = rows_of[other]
         line = line_of(ends, chosen[rows])
         shift = potentials.between(other, first)
         if shift is None:

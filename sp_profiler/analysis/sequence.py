@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,6 +30,12 @@ def slices(key: Int64) -> list[tuple[int, slice]]:
     return [(int(key[a]), slice(int(a), int(b))) for a, b in zip(starts, stops, strict=True)]
 
 
+def rows_by_value(values: Int64) -> dict[int, Int64]:
+    """The rows of each value, in their order; the values ascending."""
+    order = np.argsort(values, kind="stable")
+    return {value: order[span] for value, span in slices(values[order])}
+
+
 def line_of(ends: Ends, rows: Int64) -> Line:
     return Line(ends.start_ns[rows], ends.end_ns[rows], ends.op[rows], ends.token[rows], ends.together[rows])
 
@@ -48,15 +55,20 @@ def some_seq_differ(ends: Ends) -> bool:
 
 
 def join_equal_clocks(ends: Ends, potentials: Potentials) -> None:
-    """Enter which members have one clock, by the ends of their collectives alone, whatever `Seq` says.
+    """Enter which members have one clock, by the ends of their collectives alone, whatever `Seq` says."""
+    for pair in agreeing(ends_that_agree(ends, potentials)):
+        potentials.join(*pair, 0)
 
-    Where nearly all end in the same instant on clocks as they are, no offset could make that up.
+
+def ends_that_agree(ends: Ends, potentials: Potentials) -> dict[tuple[int, int], tuple[int, int]]:
+    """Of pairs of members that nothing connects: how many ends agree on clocks as they are, and of how many.
+
+    The numbers of several groups add up.
     """
     agree: dict[tuple[int, int], int] = {}
     all_of: dict[tuple[int, int], int] = {}
     for _, span in slices(ends.key):
-        member = ends.member[span]
-        rows_of = {int(m): span.start + np.flatnonzero(member == m) for m in np.unique(member)}
+        rows_of = {m: span.start + rows for m, rows in rows_by_value(ends.member[span]).items()}
         reference = max(rows_of, key=lambda m: len(rows_of[m]))
         master = line_of(ends, rows_of.pop(reference))
         for other, rows in rows_of.items():
@@ -69,9 +81,14 @@ def join_equal_clocks(ends: Ends, potentials: Potentials) -> None:
             pair = (other, reference)
             agree[pair] = agree.get(pair, 0) + int((apart <= _SAME_INSTANT_NS).sum())
             all_of[pair] = all_of.get(pair, 0) + min(len(line), len(master))
-    for pair, count in sorted(agree.items(), key=lambda one: -one[1]):
-        if count > _CHANCE and count >= NEARLY_ALL * all_of[pair]:
-            potentials.join(*pair, 0)
+    return {pair: (count, all_of[pair]) for pair, count in agree.items()}
+
+
+def agreeing(counts: Mapping[tuple[int, int], tuple[int, int]]) -> list[tuple[int, int]]:
+    """The pairs that have one clock: where nearly all end in the same instant on clocks as they are, no
+    offset could make that up."""
+    found = [pair for pair, (count, of) in counts.items() if count > _CHANCE and count >= NEARLY_ALL * of]
+    return sorted(found, key=lambda pair: -counts[pair][0])
 
 
 def has_seq(ends: Ends, span: slice) -> bool:
@@ -143,7 +160,7 @@ def times_agree(ends: Ends, span: slice, numbers: Int64, potentials: Potentials)
     member = ends.member[span]
     order = np.lexsort((member, numbers))
     order = order[numbers[order] >= 0]
-    rows_of = {int(m): order[member[order] == m] for m in np.unique(member[order])}
+    rows_of = {m: order[rows] for m, rows in rows_by_value(member[order]).items()}
     reference = max(rows_of, key=lambda m: len(rows_of[m]))
     base = rows_of.pop(reference)
     return all(
@@ -180,16 +197,30 @@ def _pair_agrees(
     return by_order <= max(len(at), _CHANCE)
 
 
+def windows_differ(ends: Ends, span: slice, numbers: Int64) -> bool:
+    """Whether some member lacks numbers that the longest has while it has others: `times_match_more` then has
+    something to compare."""
+    base, rows_of, _ = _beside_longest(ends, span, numbers)
+    return any(
+        len(np.intersect1d(numbers[base], numbers[rows])) != min(len(base), len(rows))
+        for rows in rows_of.values()
+    )
+
+
+def _beside_longest(ends: Ends, span: slice, numbers: Int64) -> tuple[Int64, dict[int, Int64], int]:
+    """The rows of the member that has most numbers, those of the others, and which member it is."""
+    rows_of = {m: rows[numbers[rows] >= 0] for m, rows in rows_by_value(ends.member[span]).items()}
+    reference = max(rows_of, key=lambda m: len(rows_of[m]))
+    return rows_of.pop(reference), rows_of, reference
+
+
 def times_match_more(ends: Ends, span: slice, numbers: Int64, potentials: Potentials) -> bool:
     """Whether on clocks that are known by now more collectives end together than share a `Seq`.
 
     A counter that is off leaves collectives without a partner on both sides that end in the same instant;
     windows that differ by a collective do not.
     """
-    member = ends.member[span]
-    rows_of = {int(m): np.flatnonzero((member == m) & (numbers >= 0)) for m in np.unique(member)}
-    reference = max(rows_of, key=lambda m: len(rows_of[m]))
-    base = rows_of.pop(reference)
+    base, rows_of, reference = _beside_longest(ends, span, numbers)
     master = line_of(ends, span.start + base)
     for other, rows in rows_of.items():
         shift = potentials.between(other, reference)
