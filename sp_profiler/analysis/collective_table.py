@@ -152,20 +152,16 @@ class Collectives(Sequence[CollectiveFigures]):
         values = column.take(first[order]).tolist()
         return {_hashable(value): n for value, n in zip(values, count[order].tolist(), strict=True)}
 
+    def codes(self, name: str) -> Int64:
+        """A small number for each row, equal where a field's values are; -1 for None."""
+        codes = _codes(self.column(name))
+        return Words.of(self.column(name).tolist()).codes.astype(np.int64) if codes is None else codes
+
     def kinds(self, *names: str) -> tuple[list[tuple[Any, ...]], Int64]:
         """The distinct combinations of fields in order of first appearance, and which one each row has."""
-        codes = np.zeros(self._length, np.int64)
-        for name in names:
-            one = _codes(self.column(name))
-            if one is None:
-                one = Words.of(self.column(name).tolist()).codes
-            codes = np.unique(codes, return_inverse=True)[1] * (int(one.max(initial=-1)) + 2) + one + 1
-        _, first, place = np.unique(codes, return_index=True, return_inverse=True)
-        order = np.argsort(first)
-        rank = np.empty(len(order), np.int64)
-        rank[order] = np.arange(len(order))
-        values = zip(*(self.column(name).take(first[order]).tolist() for name in names), strict=True)
-        return list(values), rank[place]
+        first, kind = kinds_of([self.codes(name) for name in names], self._length)
+        values = zip(*(self.column(name).take(first).tolist() for name in names), strict=True)
+        return list(values), kind
 
     # --- other tables ----------------------------------------------------------------------------------
 
@@ -181,6 +177,25 @@ class Collectives(Sequence[CollectiveFigures]):
     def changed(self, **columns: Column[Any]) -> Collectives:
         """The table with these columns in place of what it had."""
         return Collectives(self._columns | columns, self._length)
+
+
+def kinds_of(columns: Sequence[Int64], length: int) -> tuple[Int64, Int64]:
+    """(the first row of each distinct combination, which one each row has), in order of first appearance.
+
+    `columns` hold numbers from -1 on, a row each.
+    """
+    codes, size = np.zeros(length, np.int64), 1
+    for column in columns:
+        width = int(column.max(initial=-1)) + 2
+        if size * width >= 2**62:
+            codes = np.unique(codes, return_inverse=True)[1].astype(np.int64)
+            size = int(codes.max(initial=0)) + 1
+        codes, size = codes * width + column + 1, size * width
+    _, first, place = np.unique(codes, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    return first[order], rank[place]
 
 
 def exact_sum(values: Int64) -> int:

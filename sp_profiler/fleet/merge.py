@@ -2,7 +2,7 @@
 
 A `RankReport` is made where a rank's collectives are, and holds no more than some kilobytes of it: figures,
 sums by kind, and the collectives worth showing. Merging adds; what could grow with the number of ranks
-(collectives, steps, entries of the ledger, names of groups) is bounded by rules that do not depend on the order
+(collectives, steps, ledger entries, names of groups) is bounded by rules that do not depend on the order
 of merging: the worst are kept, and names become coarser once there are too many.
 """
 

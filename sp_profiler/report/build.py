@@ -13,6 +13,7 @@ from sp_profiler.analysis.across import AcrossRanks
 from sp_profiler.analysis.collective_table import Collectives
 from sp_profiler.analysis.columns import Numbers
 from sp_profiler.analysis.context_parallel.results import ContextParallel
+from sp_profiler.analysis.kinds import CollectiveKinds
 from sp_profiler.analysis.memory.results import MemoryFigures
 from sp_profiler.analysis.results import (
     ContentionFigures,
@@ -76,8 +77,7 @@ def build(
     collectives = collectives.changed(id=Numbers(np.arange(len(collectives))))
     is_cpu = bool(facts) and all(fact.is_cpu_only for fact in facts)
     run = _run(name, path, run_json, facts, is_cpu)
-    inside = (collectives.numbers(name).or_zero() != 0 for name in ("overlapped_ns", "exposed_ns"))
-    measured = collectives.take(np.logical_or(*inside))  # inside the windows
+    measured = CollectiveKinds.of(collectives).where(lambda kind: kind.is_inside)
     windows = len(steps) or 1
     workload = run.workload
     gemms = merge_gemms(gemm for result in results for gemm in result.gemms)

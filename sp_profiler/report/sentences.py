@@ -6,12 +6,11 @@ mean per rank. A figure that is not known is said to be so, with the reason.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from sp_profiler.analysis.collective_table import Collectives
+from sp_profiler.analysis.kinds import CollectiveKinds
 from sp_profiler.analysis.results import CollectiveFigures, Figures, Hiding, RankFigures, Straggler
 from sp_profiler.report.format import counted, duration, listed, percent, visible
 
@@ -37,7 +36,7 @@ class Basis:
 
     totals: Figures
     ranks: Sequence[RankFigures]
-    collectives: Sequence[CollectiveFigures]
+    collectives: Sequence[CollectiveFigures] | CollectiveKinds
     steps: int  # 0: the window is the whole trace
     windows: int
     is_cpu: bool
@@ -45,9 +44,9 @@ class Basis:
     stragglers: Sequence[Straggler] = ()
 
     @cached_property
-    def table(self) -> Collectives:
-        """The collectives in columns."""
-        return Collectives.of(self.collectives)
+    def kinds(self) -> CollectiveKinds:
+        """The collectives by kind."""
+        return CollectiveKinds.of(self.collectives)
 
     @property
     def per(self) -> str:
@@ -66,15 +65,18 @@ class Basis:
         return bool(dgrad and whole) and (dgrad or 0) >= _LEADS * (whole or 0)
 
 
-def collectives_on_ranks(collectives: Sequence[CollectiveFigures], adjective: str = "") -> str:
+def collectives_on_ranks(
+    collectives: Sequence[CollectiveFigures] | CollectiveKinds, adjective: str = ""
+) -> str:
     """`28 collectives on each of 2 ranks`: what ranks do together is a collective of each of them."""
-    by_rank = Counter(Collectives.of(collectives).counts("rank"))
+    kinds = CollectiveKinds.of(collectives)
+    by_rank = kinds.by_rank() or {}
     noun = f"{adjective} collective".strip()
     if len(by_rank) < 2:
-        return counted(len(collectives), noun)
+        return counted(len(kinds), noun)
     if len(set(by_rank.values())) == 1:
-        return f"{counted(by_rank.most_common(1)[0][1], noun)} on each of {len(by_rank)} ranks"
-    return f"{counted(len(collectives), noun)}, {len(by_rank)} ranks together"
+        return f"{counted(next(iter(by_rank.values())), noun)} on each of {len(by_rank)} ranks"
+    return f"{counted(len(kinds), noun)}, {len(by_rank)} ranks together"
 
 
 def sentences(basis: Basis) -> list[str]:
@@ -115,8 +117,8 @@ def _hiding(basis: Basis) -> str:
 
 def _wgrad_clause(basis: Basis) -> str:
     totals = basis.totals
-    dgrad = basis.table.take(basis.table.words("purpose").where(lambda purpose: purpose == "dgrad"))
-    names = sorted({op_name(op) for op in dgrad.counts("op")})
+    dgrad = basis.kinds.where(lambda kind: kind.purpose == "dgrad")
+    names = sorted({op_name(entry.kind.op) for entry in dgrad.entries})
     what = f"the dgrad {names[0]}" if len(names) == 1 else "the dgrad collectives"
     share = percent(totals.wgrad_overlap_ratio) if totals.wgrad_overlapped_ns else "nothing"
     return f"wgrad hides {share} of {what}" + _of_hideable(
@@ -205,20 +207,18 @@ def _purpose(key: str) -> str:
 def _nothing_overlaps(basis: Basis) -> str:
     if basis.totals.overlapped_ns != 0 or not basis.collectives:
         return ""
-    one_each = set(basis.table.counts("rank").values()) == {1}
-    only = "the only collective" if len(basis.collectives) == 1 else "the only collective of each rank"
-    told = basis.table.counts("is_async")
-    asynchronous = told.get(True, 0)
-    if None not in told and not asynchronous:
+    kinds = basis.kinds
+    one_each = set((kinds.by_rank() or {}).values()) == {1}
+    only = "the only collective" if len(kinds) == 1 else "the only collective of each rank"
+    asynchronous = kinds.count(lambda kind: kind.is_async is True)
+    if not asynchronous and not kinds.count(lambda kind: kind.is_async is None):
         if one_each:
             return f"Nothing overlaps: {only} is synchronous."
-        return f"Nothing overlaps: all {collectives_on_ranks(basis.collectives)} are synchronous."
+        return f"Nothing overlaps: all {collectives_on_ranks(kinds)} are synchronous."
     though = (
         f", though {asynchronous} {'is' if asynchronous == 1 else 'are'} asynchronous" if asynchronous else ""
     )
-    none = (
-        f"{only} does not run" if one_each else f"none of the {collectives_on_ranks(basis.collectives)} runs"
-    )
+    none = f"{only} does not run" if one_each else f"none of the {collectives_on_ranks(kinds)} runs"
     return f"Nothing overlaps: {none} while the device computes{though}."
 
 
@@ -260,11 +260,11 @@ def _hideable_unknown(basis: Basis) -> str:
 
 
 def _purpose_unknown(basis: Basis) -> str:
-    unknown = basis.table.take(basis.table.words("purpose").where(lambda purpose: purpose == "unknown"))
-    whole = basis.table.total("dur_ns")
-    if not unknown.total("dur_ns") or not whole:
+    unknown = basis.kinds.where(lambda kind: kind.purpose == "unknown").total("dur_ns")
+    whole = basis.kinds.total("dur_ns")
+    if not unknown or not whole:
         return ""
-    share = percent(unknown.total("dur_ns") / whole)
+    share = percent(unknown / whole)
     return f"The purpose of {share} of the communication time is unknown; it never counts as dgrad."
 
 
@@ -307,7 +307,7 @@ def _waiting(basis: Basis) -> str:
 def _waited_share(basis: Basis) -> str:
     """What part of the time in collectives the waits are, and how much of them is exposed."""
     waited = basis.skew_wait_ns or 0
-    inside = basis.table.take(basis.table.numbers("skew_wait_ns").is_known).total("dur_ns")
+    inside = basis.kinds.total("compared_ns")
     exposed = (basis.totals.exposed_by_cause_ns or {}).get("peer-skew", 0)
     said = (
         f", {percent(waited / inside)} of the time in the collectives that could be compared"

@@ -5,26 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-
-from sp_profiler.analysis.collective_table import Collectives
-from sp_profiler.analysis.columns import Numbers
+from sp_profiler.analysis.kinds import CollectiveKinds, Kind
 from sp_profiler.analysis.results import CollectiveFigures
 from sp_profiler.report.findings.context import HOPS, hops_in_turn, hops_outlast, waits_are_divided
-from sp_profiler.report.findings.facts import EXAMPLES, Facts, finding, is_on, is_told, place_of, variable
-from sp_profiler.report.findings.share import (
-    Share,
-    groups_of,
-    has_evidence,
-    launched_after_partner,
-    ops_of,
-    ranks_of,
-    share_of,
-)
+from sp_profiler.report.findings.facts import Facts, finding, is_on, is_told, place_of, variable
+from sp_profiler.report.findings.share import Share, groups_of, ops_of, ranks_of, share_of
 from sp_profiler.report.format import listed, percent, rank_list
 from sp_profiler.report.model import Finding
 from sp_profiler.report.sentences import collectives_on_ranks
-from sp_profiler.trace.tables import Bool
 
 _OF_EXPOSED = 0.05  # a cause is worth naming from this part of the exposed time on ...
 _OF_TIME = 0.002  # ... and of all time
@@ -35,7 +23,7 @@ def _of_cause(facts: Facts, cause: str) -> Share:
     parts = share_of(facts.between_ranks, cause)
     whole, exposed = parts.whole, facts.totals.exposed_ns or 0
     if not whole or whole < _OF_EXPOSED * exposed or facts.share_of_time(whole) < _OF_TIME:
-        return parts.where(np.zeros(len(parts), np.bool_))
+        return parts.none()
     return parts
 
 
@@ -50,7 +38,7 @@ def _evidence(facts: Facts, parts: Share, **more: Any) -> dict[str, Any]:
     }
     told |= {"ranks": ranks} if (ranks := ranks_of(collectives)) else {}
     told |= {"groups": groups} if (groups := groups_of(collectives)) else {}
-    examples = [place_of(c, exposed_ns=ns, **_times(c)) for ns, c in parts.first(EXAMPLES)]
+    examples = [place_of(c, exposed_ns=ns, **_times(c)) for ns, c in parts.examples()]
     return told | more | {"examples": examples}
 
 
@@ -80,9 +68,8 @@ def _subject(facts: Facts, parts: Share) -> str:
 
 def _without_hops(facts: Facts, parts: Share) -> Share:
     """Without a ring's hops, of which findings of their own tell; none where the rest is not worth it."""
-    rest = parts.where(parts.collectives.words("purpose").where(lambda purpose: purpose not in HOPS))
-    is_worth = rest.whole >= _OF_EXPOSED * (facts.totals.exposed_ns or 0)
-    return rest if is_worth else rest.where(np.zeros(len(rest), np.bool_))
+    rest = parts.where(lambda kind: kind.purpose not in HOPS)
+    return rest if rest.whole >= _OF_EXPOSED * (facts.totals.exposed_ns or 0) else rest.none()
 
 
 def _peer_skew(facts: Facts) -> Finding | None:
@@ -125,39 +112,36 @@ _PREFETCH = (
 
 def _with_buckets(parts: Share, usual: str) -> str:
     """The usual advice, and what helps where data parallelism reduces gradients or gathers parameters."""
-    purpose = parts.collectives.words("purpose")
-    may_be_async = parts.collectives.words("is_async").where(lambda is_async: is_async is not False)
-    gradients = purpose.where(lambda word: word == "param-grad") & may_be_async
-    gathers = purpose.where(lambda word: word == "param-gather") & may_be_async
-    told = [] if (gradients | gathers).all() else [usual]
-    told += [_BUCKETS] if gradients.any() else []
-    return " ".join(told + ([_PREFETCH] if gathers.any() else []))
+    gradients, gathers = (
+        parts.where(lambda kind, purpose=purpose: kind.purpose == purpose and kind.is_async is not False)
+        for purpose in ("param-grad", "param-gather")
+    )
+    told = [] if len(gradients) + len(gathers) == len(parts) else [usual]
+    told += [_BUCKETS] if gradients else []
+    return " ".join(told + ([_PREFETCH] if gathers else []))
 
 
 _SYNCHRONOUS_RULES = ("declared-synchronous", "on-compute-stream", "waited-at-once", "thread-idle")
 
 
-def _is_synchronous(collectives: Collectives) -> Bool:
-    """Of which the trace says it, or what decided their cause."""
-    is_async = collectives.words("is_async")
-    by_rule = has_evidence(collectives, "rule", *_SYNCHRONOUS_RULES)
-    return is_async.where(lambda told: told is False) | (is_async.where(lambda told: told is None) & by_rule)
+def _is_synchronous(kind: Kind) -> bool:
+    """Whether the trace says it, or what decided the cause."""
+    return kind.is_async is False or (kind.is_async is None and kind.rule in _SYNCHRONOUS_RULES)
 
 
 def _synchronous_with_partner(facts: Facts) -> Finding | None:
     """Synchronous collectives whose partner is known: what launching them asynchronously would hide."""
     every = facts.between_ranks
     if hops_in_turn(facts):  # a finding of its own tells of them
-        every = every.take(every.words("purpose").where(lambda purpose: purpose not in HOPS))
-    gain = every.numbers("hideable_ns").or_zero() - every.numbers("hidden_ns").or_zero()
-    which = every.take(_is_synchronous(every) & (gain > 0))
+        every = every.where(lambda kind: kind.purpose not in HOPS)
+    which = every.where(lambda kind: kind.has_gain and _is_synchronous(kind))
     if not which:
         return None
     hideable_ns, hidden_ns = which.total("hideable_ns"), which.total("hidden_ns")
     gain_ns = hideable_ns - hidden_ns
     ops = ops_of(which)
     partners = sorted(_partners_of(which))
-    longest = np.lexsort((which.numbers("id").values, -which.numbers("dur_ns").values))[:EXAMPLES]
+    longest = which.largest(lambda table: table.numbers("dur_ns").values)
     evidence = {
         "collectives": len(which),
         "hideable_ns": hideable_ns,
@@ -165,7 +149,7 @@ def _synchronous_with_partner(facts: Facts) -> Finding | None:
         "ops": ops,
         "groups": groups_of(which),
         "ranks": ranks_of(which),
-        "longest_collective_ids": [c.id for c in which.take(longest)],
+        "longest_collective_ids": [c.id for _, c in longest],
     }
     subject = collectives_on_ranks(which, "synchronous")
     under = " and ".join(partners) or "their partner GEMMs"
@@ -182,20 +166,19 @@ def _synchronous_with_partner(facts: Facts) -> Finding | None:
     return finding("synchronous-with-partner", "advice", text, evidence, advice)
 
 
-def _partners_of(collectives: Collectives) -> set[str]:
+def _partners_of(collectives: CollectiveKinds) -> set[str]:
     """What their partners are: wgrad, dgrad, ..."""
-    partner = collectives.records("partner")
-    return {str(what) for what in partner.take(partner.is_known).field("what").tolist()}
+    return set(collectives.distinct("partner"))
 
 
 def _synchronous_without_partner(facts: Facts) -> Finding | None:
     """Synchronous, and nothing in its own linear could hide it: only another schedule can."""
     parts = _of_cause(facts, "synchronous")
-    parts = parts.where(~parts.collectives.records("partner").is_known)
+    parts = parts.where(lambda kind: kind.partner is None)
     if parts.whole < _OF_EXPOSED * (facts.totals.exposed_ns or 0) or not parts:
         return None
     told, change = "are synchronous", "Launching them asynchronously"
-    if parts.collectives.words("is_async").where(bool).all():
+    if parts.collectives.count(lambda kind: kind.is_async is True) == len(parts):
         told, change = "are waited for as soon as they are launched", "Waiting later"
     return finding(
         "synchronous-without-partner",
@@ -212,7 +195,7 @@ def _synchronous_without_partner(facts: Facts) -> Finding | None:
 
 def _launched_after_partner(facts: Facts) -> Finding | None:
     both = (_of_cause(facts, cause) for cause in ("partner-too-short", "no-partner"))
-    too_short, without = (parts.where(launched_after_partner(parts.collectives)) for parts in both)
+    too_short, without = (parts.where(lambda kind: kind.is_after_partner) for parts in both)
     parts = too_short + without
     if not parts:
         return None
@@ -228,15 +211,14 @@ def _launched_after_partner(facts: Facts) -> Finding | None:
 
 def _partner_too_short(facts: Facts) -> Finding | None:
     parts = _of_cause(facts, "partner-too-short")
-    parts = parts.where(~launched_after_partner(parts.collectives))
+    parts = parts.where(lambda kind: not kind.is_after_partner)
     if hops_outlast(facts):
         parts = _without_hops(facts, parts)
     if not parts:
         return None
-    partners = parts.collectives.records("partner")
     more = {
         "collectives_ns": parts.collectives.total("dur_ns"),
-        "partners_ns": sum(ns or 0 for ns in partners.take(partners.is_known).field("dur_ns").tolist()),
+        "partners_ns": parts.collectives.total("partner_ns"),
     }
     under = listed(sorted(_partners_of(parts.collectives))) or "partner"
     return finding(
@@ -256,11 +238,7 @@ def _late_partner(facts: Facts) -> Finding | None:
     parts = _of_cause(facts, "late-partner")
     if not parts:
         return None
-    told = parts.collectives.records("cause_evidence")
-    launch = told.field("partner_launch_ns")
-    assert isinstance(launch, Numbers)
-    late = told.is_known & (launch.or_zero() > parts.collectives.numbers("start_ns").values)
-    by_host = int(late.sum())
+    by_host = parts.collectives.count(lambda kind: kind.is_late_by_host)
     why = (
         f"; in {by_host} of these collectives the host had not launched it yet"
         if by_host
@@ -287,7 +265,9 @@ def _queued(facts: Facts) -> Finding | None:
     if not parts:
         return None
     words = ("same-group", "full-device")
-    group, device = (int(has_evidence(parts.collectives, "queued_behind", word).sum()) for word in words)
+    group, device = (
+        parts.collectives.count(lambda kind, word=word: kind.queued_behind == word) for word in words
+    )
     where, advice = [], []
     if group:
         where.append(f"an earlier collective of their group ({group})")
@@ -315,7 +295,7 @@ def _queued(facts: Facts) -> Finding | None:
 
 def _no_partner(facts: Facts) -> Finding | None:
     parts = _of_cause(facts, "no-partner")
-    parts = parts.where(~launched_after_partner(parts.collectives))
+    parts = parts.where(lambda kind: not kind.is_after_partner)
     if not parts:
         return None
     return finding(
@@ -332,7 +312,7 @@ def _unknown_cause(facts: Facts) -> Finding | None:
     if not parts:
         return None
     lacks = {
-        what: parts.collectives.take(has_evidence(parts.collectives, "rule", f"{what}-not-in-trace"))
+        what: parts.collectives.where(lambda kind, what=what: kind.rule == f"{what}-not-in-trace")
         for what in ("launch", "wait")
     }
     return finding(
@@ -345,7 +325,7 @@ def _unknown_cause(facts: Facts) -> Finding | None:
     )
 
 
-def _missing(lacks: Mapping[str, Collectives]) -> str:
+def _missing(lacks: Mapping[str, CollectiveKinds]) -> str:
     """What of how many collectives the trace lacks."""
     told = [
         f"for {collectives_on_ranks(which)} the {what} is not in the trace"

@@ -120,12 +120,11 @@ def _hideable_in_turn(facts: Facts, family: Family) -> int:
     hops = family.by_way.get("hop", ())
     if not hops or any(hop.hidden_ns for hop in hops):
         return 0
-    mine = facts.table.take(facts.table.words("purpose").where(lambda purpose: purpose in HOPS))
-    if mine.words("is_async").where(bool).any():
+    mine = facts.kinds.where(lambda kind: kind.purpose in HOPS)
+    if mine.count(lambda kind: kind.is_async is True):
         return 0  # launched asynchronously: something else keeps them apart, and other findings tell
     groups = frozenset(hop.group for hop in hops)
-    mine = mine.take(mine.words("group").where(lambda group: group in groups))
-    if exact := mine.total("hideable_ns"):
+    if exact := mine.where(lambda kind: kind.group in groups).total("hideable_ns"):
         return exact
     known = [(hop, hop.transfer_ns or hop.dur_ns, hop.attention_ns or 0) for hop in hops]
     return sum(min(hop_ns, block_ns) * hop.passes for hop, hop_ns, block_ns in known)

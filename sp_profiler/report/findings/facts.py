@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from sp_profiler.analysis.collective_table import Collectives
 from sp_profiler.analysis.context_parallel.results import ContextParallel
+from sp_profiler.analysis.kinds import EXAMPLES, CollectiveKinds
 from sp_profiler.analysis.memory.results import Memory
 from sp_profiler.analysis.results import CollectiveFigures, ContentionFigures, Figures, Straggler
 from sp_profiler.report.format import duration
 from sp_profiler.report.model import Finding
 
-EXAMPLES = 5  # collectives named in the evidence
+__all__ = [
+    "EXAMPLES", "EndsDisagree", "Facts", "finding", "is_on", "is_told", "place_of", "variable",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,7 @@ class Facts:
     """
 
     totals: Figures
-    collectives: Sequence[CollectiveFigures]
+    collectives: Sequence[CollectiveFigures] | CollectiveKinds
     windows: int
     is_cpu: bool
     workload: dict[str, Any] | None
@@ -52,14 +54,14 @@ class Facts:
     context_parallel: ContextParallel | None = None
 
     @cached_property
-    def table(self) -> Collectives:
-        """The collectives in columns."""
-        return Collectives.of(self.collectives)
+    def kinds(self) -> CollectiveKinds:
+        """The collectives by kind."""
+        return CollectiveKinds.of(self.collectives)
 
     @cached_property
-    def between_ranks(self) -> Collectives:
+    def between_ranks(self) -> CollectiveKinds:
         """All collectives but those of groups of one rank, which move nothing."""
-        return self.table.take(self.table.words("ranks").where(lambda ranks: len(ranks or ()) != 1))
+        return self.kinds.where(lambda kind: not kind.is_alone)
 
     def mean(self, ns: float) -> str:
         """A sum as the report speaks of it: "1.2 ms per step"."""

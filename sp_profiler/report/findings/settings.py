@@ -21,15 +21,14 @@ def _is_async_tensor_parallel(facts: Facts) -> bool:
     workload = facts.workload or {}
     if "mode" in workload:
         return workload["mode"] in ("tp", "sp") and workload.get("comm") == "async"
-    purposes = facts.table.words("purpose").where(lambda purpose: purpose in _TENSOR_PARALLEL)
-    return bool((purposes & facts.table.words("is_async").where(bool)).any())
+    return bool(facts.kinds.where(lambda kind: kind.purpose in _TENSOR_PARALLEL and kind.is_async is True))
 
 
 def _is_data_parallel_only(facts: Facts) -> bool:
     workload = facts.workload or {}
     if "mode" in workload:
         return workload["mode"] == "ddp"
-    purposes = set(facts.table.words("purpose").distinct())
+    purposes = set(facts.kinds.distinct("purpose"))
     return bool(purposes & set(_DATA_PARALLEL)) and not purposes & set(_TENSOR_PARALLEL)
 
 
@@ -39,7 +38,7 @@ def _async_without_overlap(facts: Facts) -> Finding | None:
     between = facts.between_ranks
     if not asked or facts.totals.overlapped_ns != 0 or not facts.totals.comm_ns or not between:
         return None
-    launched = int(between.words("is_async").where(bool).sum())
+    launched = between.count(lambda kind: kind.is_async is True)
     evidence = {
         "workload_comm": "async",
         "asynchronous_collectives": launched,
@@ -175,7 +174,7 @@ _FEATURES = (
 
 def _feature_without_kernels(facts: Facts) -> Finding | None:
     """A feature was asked for by command or environment, and no kernel of its kind is in the trace."""
-    kernels = sorted(kernel for kernel in facts.table.words("kernel").distinct() if kernel)
+    kernels = sorted(kernel for kernel in facts.kinds.distinct("kernel") if kernel)
     if facts.is_cpu or not kernels:
         return None
     absent = {

@@ -1,77 +1,72 @@
-"""The part of the exposed time that one cause has, collective by collective, in columns."""
+"""The part of the exposed time that one cause has, kind by kind."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import chain, islice
 
 import numpy as np
 
-from sp_profiler.analysis.collective_table import Collectives, exact_sum
+from sp_profiler.analysis.kinds import EXAMPLES, CollectiveKinds, Kind
 from sp_profiler.analysis.results import CollectiveFigures
 from sp_profiler.report.sentences import op_name
-from sp_profiler.trace.tables import Bool, Int64
 
 
 @dataclass(frozen=True)
 class Share:
-    """What each of some collectives has of the exposed time; true where there are any."""
+    """Collectives of which a cause has a part, of several causes in turn; true where there are any."""
 
-    collectives: Collectives
-    ns: Int64
+    parts: tuple[tuple[str, CollectiveKinds], ...]
 
     def __len__(self) -> int:
-        return len(self.collectives)
+        return sum(len(kinds) for _, kinds in self.parts)
 
     def __add__(self, other: Share) -> Share:
-        both = Collectives.joined((self.collectives, other.collectives))
-        return Share(both, np.concatenate((self.ns, other.ns)))
+        return Share((*self.parts, *other.parts))
+
+    @property
+    def collectives(self) -> CollectiveKinds:
+        """All of them, by kind."""
+        (_, first), *others = self.parts
+        entries = (*first.entries, *chain.from_iterable(kinds.entries for _, kinds in others))
+        numbers = np.concatenate([first.numbers, *(kinds.numbers for _, kinds in others)])
+        return replace(first, entries=entries, numbers=numbers)
 
     @property
     def whole(self) -> int:
-        return exact_sum(self.ns)
+        return sum(kinds.of_cause(cause) for cause, kinds in self.parts)
 
-    def where(self, mask: Bool) -> Share:
-        return Share(self.collectives.take(mask), self.ns[mask])
+    def where(self, predicate: Callable[[Kind], bool]) -> Share:
+        return Share(tuple((cause, kinds.where(predicate)) for cause, kinds in self.parts))
 
-    def first(self, count: int) -> list[tuple[int, CollectiveFigures]]:
-        return list(zip(self.ns[:count].tolist(), self.collectives[:count], strict=True))
+    def none(self) -> Share:
+        """Nothing of it."""
+        return self.where(lambda _: False)
+
+    def examples(self) -> list[tuple[int, CollectiveFigures]]:
+        """The collectives with the largest parts, and the parts."""
+        largest = (
+            kinds.largest(lambda table, cause=cause: table.exposed_by_cause(cause))
+            for cause, kinds in self.parts
+        )
+        return list(islice(chain.from_iterable(largest), EXAMPLES))
 
 
-def share_of(collectives: Collectives, cause: str) -> Share:
-    """The collectives with a part of this cause, largest part first."""
-    ns = collectives.exposed_by_cause(cause)
-    found = np.flatnonzero(ns)
-    found = found[np.lexsort((collectives.numbers("id").values[found], -ns[found]))]
-    return Share(collectives.take(found), ns[found])
+def share_of(collectives: CollectiveKinds, cause: str) -> Share:
+    """The collectives with a part of this cause."""
+    return Share(((cause, collectives.where(lambda kind: cause in kind.causes)),))
 
 
-def ops_of(collectives: Collectives) -> list[str]:
+def ops_of(collectives: CollectiveKinds) -> list[str]:
     """The names of the operations as the field writes them, sorted."""
-    return sorted({op_name(op) for op in collectives.counts("op")})
+    return sorted({op_name(entry.kind.op) for entry in collectives.entries})
 
 
-def ranks_of(collectives: Collectives) -> list[int]:
-    return sorted(rank for rank in collectives.counts("rank") if rank is not None)
+def ranks_of(collectives: CollectiveKinds) -> list[int]:
+    """The ranks that are known; none where the kinds do not keep them."""
+    return sorted(rank for rank in collectives.by_rank() or () if rank is not None)
 
 
-def groups_of(collectives: Collectives) -> list[str]:
-    return sorted(group for group in collectives.words("group").distinct() if group)
-
-
-def launched_after_partner(collectives: Collectives) -> Bool:
-    """Of which the partner had been launched, and had ended, before they began."""
-    told = collectives.records("cause_evidence")
-    ended, launched = told.field("partner_end_ns"), told.field("partner_launch_ns")
-    mine = collectives.numbers("launch_ns")
-    assert isinstance(ended, type(mine))
-    assert isinstance(launched, type(mine))
-    known = told.is_known & ended.is_known & launched.is_known & mine.is_known
-    before = (ended.values <= collectives.numbers("start_ns").values) & (launched.values < mine.values)
-    return known & before
-
-
-def has_evidence(collectives: Collectives, name: str, *values: str) -> Bool:
-    """Of which a word of the evidence for their cause is one of these."""
-    told = collectives.records("cause_evidence")
-    column = told.field(name)
-    return told.is_known & column.where(lambda word: word in values)  # type: ignore[attr-defined]
+def groups_of(collectives: CollectiveKinds) -> list[str]:
+    return sorted(group for group in collectives.distinct("group") if group)
