@@ -38,6 +38,10 @@ class WorkloadError(SpProfilerError):
     exit_code = EXIT_WORKLOAD
 
 
+class HangError(WorkloadError):
+    """No rank of a workload made progress for longer than it was given."""
+
+
 class BudgetError(SpProfilerError):
     """A budget set by the user was broken."""
 

@@ -214,7 +214,7 @@ def train(config: WorkloadConfig, groups: Groups, device: torch.device, profile:
     """
     make = attention_only if config.attention_only else build
     workload: Workload | AttentionOnly = make(config, groups, device)
-    data: list[Any] = workload.data(config.warmup + config.active_steps, _data_rank(config, groups))
+    data: list[Any] = workload.data(config.warmup + config.active_steps, data_rank(config, groups))
     timer = StepTimer(device)
     losses = []
     with profile as session:
@@ -240,7 +240,7 @@ def train(config: WorkloadConfig, groups: Groups, device: torch.device, profile:
     }
 
 
-def _data_rank(config: WorkloadConfig, groups: Groups) -> int:
+def data_rank(config: WorkloadConfig, groups: Groups) -> int:
     """Whose data this rank is given. Ranks that divide a sequence take their tokens of the same one."""
     if config.attention_only:
         return dist.get_rank()

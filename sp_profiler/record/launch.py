@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sp_profiler.errors import UsageError, WorkloadError
+from sp_profiler.errors import HangError, UsageError, WorkloadError
 from sp_profiler.record import progress
 from sp_profiler.record.failures import describe_hang, first_failure, log_end, log_path, where_it_hangs
 from sp_profiler.record.processes import Tree, interruptible
@@ -63,7 +63,7 @@ def launcher_command(job: Job) -> list[str]:
 def run_job(job: Job, on_progress: OnProgress) -> None:
     """Run a job to its end.
 
-    Raises WorkloadError, which names the rank and holds the end of its log, when a rank dies or when
+    Raises WorkloadError, which names the rank and holds the end of its log, when a rank dies, HangError when
     no rank makes progress for `timeout_s` seconds; KeyboardInterrupt on Ctrl-C, SIGTERM and SIGHUP.
     In every case all processes have ended on return.
     """
@@ -116,9 +116,11 @@ def _all_training(job: Job, states: Mapping[int, Progress]) -> bool:
     return all(rank in states and states[rank].phase != "starting" for rank in range(job.ranks))
 
 
-def _with_log(sentence: str, log: Path, whose: str) -> WorkloadError:
+def _with_log(
+    sentence: str, log: Path, whose: str, kind: type[WorkloadError] = WorkloadError
+) -> WorkloadError:
     end = log_end(log)
-    return WorkloadError(f"{sentence}\n--- end of {whose} ---\n{end}" if end else sentence)
+    return kind(f"{sentence}\n--- end of {whose} ---\n{end}" if end else sentence)
 
 
 def _death(job: Job, states: dict[int, Progress], launcher_log: Path, code: int) -> WorkloadError:
@@ -133,7 +135,7 @@ def _hang(job: Job, tree: Tree, states: dict[int, Progress], waited_s: float) ->
     """Ask the ranks where they are, then put those with the fewest steps into words."""
     waiting = [rank for rank in range(job.ranks) if rank not in states or not states[rank].ended]
     if not waiting:  # all said they were done, and yet some process stays
-        return WorkloadError(f"the ranks finished but did not exit within {waited_s:g} s")
+        return HangError(f"the ranks finished but did not exit within {waited_s:g} s")
     alive = tree.alive()
     for rank in waiting:
         if rank in states and states[rank].pid in alive:
@@ -146,7 +148,7 @@ def _hang(job: Job, tree: Tree, states: dict[int, Progress], waited_s: float) ->
         f"no rank made progress for {waited_s:g} s after {fewest} finished steps: {clause} "
         "(--timeout gives more time)"
     )
-    return _with_log(sentence, log_path(job.log_dir, first), f"the log of rank {first}")
+    return _with_log(sentence, log_path(job.log_dir, first), f"the log of rank {first}", HangError)
 
 
 def run_command(

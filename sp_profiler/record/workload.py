@@ -83,19 +83,22 @@ def record_workload(
     command: Sequence[str],
     on_progress: OnProgress,
     saved_tensors: bool = True,
+    module: str = "workloads.train",
+    options: Sequence[str] = (),
 ) -> None:
     """Run a workload; `folder` then holds one trace a rank and run.json.
 
-    `saved_tensors`: whether a step before the profiled ones measures what is kept for backward.
+    `saved_tensors`: whether a step before the profiled ones measures what is kept for backward. `module` is
+    what every rank runs, with the arguments of workloads.train and `options` of its own behind them.
     Raises WorkloadError (see `launch.run_job`; also when a rank left no trace) and KeyboardInterrupt.
     """
     settings = rank_environment(config.mode, backend, os.environ)
     config_file = logs / "workload.json"
     config_file.write_text(json.dumps(config.to_dict(), indent=1))
-    options = [] if saved_tensors else ["--no-saved-tensors"]
+    left_out = [] if saved_tensors else ["--no-saved-tensors"]
     job = Job(
-        module="workloads.train",
-        arguments=[str(config_file), "--backend", backend.name, *options],
+        module=module,
+        arguments=[str(config_file), "--backend", backend.name, *left_out, *options],
         ranks=config.ranks,
         out=folder,
         log_dir=logs,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -119,7 +119,11 @@ def _ratio(name: str) -> Callable[[Report], str]:
 
 def run_label(report: Report) -> str:
     """The workload in the words people use (`TP async`, `SP recompute`), else the run's name."""
-    workload = report.run.workload or {}
+    return workload_label(report.run.workload or {}, report.run.name)
+
+
+def workload_label(workload: Mapping[str, Any], name: str) -> str:
+    """The same of run.json's `workload`; `name` where it is none of the shipped ones."""
     mode, comm, save = workload.get("mode"), workload.get("comm"), workload.get("save")
     recompute = workload.get("recompute") or "none"
     again = "" if recompute == "none" else f", {recompute} recompute"
@@ -132,10 +136,10 @@ def run_label(report: Report) -> str:
         return f"DDP{again}"
     if mode in CONTEXT_MODES:
         return _context_label(workload) + again
-    return report.run.name
+    return name
 
 
-def _context_label(workload: dict[str, Any]) -> str:
+def _context_label(workload: Mapping[str, Any]) -> str:
     """`Ring zigzag async`, `USP 2 striped sync, SP 2, no mask, attention only`."""
     names = {"ring": "Ring", "rsa": "Ring self-attention", "ulysses": "Ulysses", "usp": "USP"}
     words = [
