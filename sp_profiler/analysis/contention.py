@@ -23,6 +23,11 @@ from sp_profiler.ledger import LedgerEntry
 from sp_profiler.trace.tables import NONE, Int64, Trace
 
 LEAST_SAMPLES = 5
+NO_SHAPES = LedgerEntry(
+    "contention-no-shapes",
+    "note",
+    "contention is null: no GEMM has a shape (record with record_shapes=True)",
+)
 Key = tuple[str, str | None, str]  # shape, dtype, role
 
 
@@ -92,6 +97,11 @@ def contention(samples: Iterable[GemmSamples], baseline: Baseline | None = None)
         _compared(key, np.concatenate(sides[0]), np.concatenate(sides[1]), (baseline or {}).get(key))
         for key, sides in durations.items()
     ]
+    return in_order(found)
+
+
+def in_order(found: Iterable[ContentionFigures]) -> list[ContentionFigures]:
+    """Most time overlapped first."""
     return sorted(found, key=lambda one: (-one.overlapped_gemm_ns, one.shape, one.dtype or "", one.role))
 
 
@@ -163,15 +173,29 @@ def with_contention(
         return list(results), None, []  # CPU runs, or nothing ran: said already
     found = contention(samples, baseline)
     if not found:
-        text = "contention is null: no GEMM has a shape (record with record_shapes=True)"
-        return list(results), None, [LedgerEntry("contention-no-shapes", "note", text)]
-    slower = {
+        return list(results), None, [NO_SHAPES]
+    slower = slowdowns(found)
+    filled = [with_slowdown(result, slower) for result in results]
+    return filled, found, notes(found, sum(unknown_slowdowns(result) for result in filled))
+
+
+def slowdowns(found: Sequence[ContentionFigures]) -> dict[Key, int]:
+    """What one GEMM of each key loses while it is overlapped, ns, where that is known."""
+    return {
         (one.shape, one.dtype, one.role): one.slowdown_ns // max(one.overlapped_count, 1)
         for one in found
         if one.slowdown_ns is not None
     }
-    filled = [_filled(result, slower) for result in results]
-    return filled, found, _unknown(found) + _none_overlapped(filled, found)
+
+
+def unknown_slowdowns(result: RankResult) -> int:
+    """Devices on which communication overlaps computation, and nobody knows what that cost."""
+    return sum(rank.slowdown_ns is None and bool(rank.overlapped_ns) for rank in result.ranks)
+
+
+def notes(found: Sequence[ContentionFigures], unknown_devices: int) -> list[LedgerEntry]:
+    """What the comparison of a run leaves open; `unknown_devices`: `unknown_slowdowns` of all ranks."""
+    return _unknown(found) + _none_overlapped(unknown_devices, found)
 
 
 def _unknown(found: Sequence[ContentionFigures]) -> list[LedgerEntry]:
@@ -185,9 +209,8 @@ def _unknown(found: Sequence[ContentionFigures]) -> list[LedgerEntry]:
     return [LedgerEntry("contention-few-samples", "note", text, count=missing)]
 
 
-def _none_overlapped(results: Sequence[RankResult], found: Sequence[ContentionFigures]) -> list[LedgerEntry]:
+def _none_overlapped(unknown: int, found: Sequence[ContentionFigures]) -> list[LedgerEntry]:
     """Why the slowdown is null where communication overlaps computation, but no GEMM that is compared."""
-    unknown = sum(rank.slowdown_ns is None and bool(rank.overlapped_ns) for r in results for rank in r.ranks)
     if not unknown or any(one.overlapped_count for one in found):
         return []
     text = (
@@ -197,7 +220,7 @@ def _none_overlapped(results: Sequence[RankResult], found: Sequence[ContentionFi
     return [LedgerEntry("contention-none-overlapped", "note", text)]
 
 
-def _filled(result: RankResult, slower: Mapping[Key, int]) -> RankResult:
+def with_slowdown(result: RankResult, slower: Mapping[Key, int]) -> RankResult:
     """The result with `slowdown_ns` and `net_gain_ns` of its devices and their windows."""
     ranks, steps = list(result.ranks), list(result.steps)
     for number, samples in enumerate(result.gemm_samples):

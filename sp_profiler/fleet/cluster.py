@@ -154,8 +154,8 @@ class Cluster:
         """What has become of a job: its end, or another try."""
         if status in _STATES_OF_LOSS:
             raise ClusterError(
-                f"{self.name} gave up our tasks or is gone; what is finished stays in the work folder, so that"
-                " the same command goes on from there"
+                f"{self.name} gave up our tasks or is gone; what is finished stays in the work folder, so"
+                " that the same command goes on from there"
             )
         if status == "finished" and isinstance(result, Done):
             yield Done(job.task, result.value)

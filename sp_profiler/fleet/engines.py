@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from sp_profiler.errors import SpProfilerError
+from sp_profiler.errors import SpProfilerError, UsageError
 
 Task = TypeVar("Task")
 Value = TypeVar("Value")
@@ -69,6 +69,22 @@ class Engine(Protocol):
     def __enter__(self) -> Engine: ...
 
     def __exit__(self, *_: object) -> None: ...
+
+
+def engine_of(words: str, policy: Policy | None = None) -> Engine:
+    """The engine that `--engine` names. UsageError for an unknown one, or when what it needs is missing."""
+    if words == InProcess.name:
+        return InProcess(policy)
+    kind, colon, rest = words.partition(":")
+    if kind == "processes" and (not colon or (rest.isdecimal() and int(rest) > 0)):
+        from sp_profiler.fleet.processes import Processes, cores
+
+        return Processes(int(rest) if colon else cores(), policy)
+    if kind in ("dask", "dask+tls"):
+        from sp_profiler.fleet.cluster import Cluster
+
+        return Cluster(words, policy)
+    raise UsageError(f"--engine {words}: expected in-process, processes, processes:N or dask://HOST:PORT")
 
 
 class InProcess:

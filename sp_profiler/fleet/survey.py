@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from sp_profiler.analysis.results import RankResult
 from sp_profiler.analysis.steps import WindowRule
 from sp_profiler.engine import RankTask, analyze_trace
 from sp_profiler.errors import InputError, SpProfilerError
 from sp_profiler.fleet.communities import CommunityPart, split_arrivals
+from sp_profiler.fleet.contention import SampleCount, counts_of
 from sp_profiler.fleet.outcome import save_outcome
 from sp_profiler.fleet.work import Work, fingerprint_of, from_text, replace_whole, to_text
 from sp_profiler.ledger import LedgerEntry
@@ -67,8 +67,7 @@ class SurveyTask:
 class RankSummary:
     """What the coordinator holds of a trace. Its metadata leave out what grows with the world.
 
-    `digest` is equal for copies of one trace. `sample_keys`: of its GEMMs of known shape, with how many there
-    are of each.
+    `digest` is equal for copies of one trace; `samples` counts its GEMMs of known shape.
     """
 
     number: int
@@ -79,7 +78,8 @@ class RankSummary:
     host: str | None = None
     base_time_ns: int = 0
     parts: tuple[CommunityPart, ...] = ()
-    samples: int = 0
+    samples: tuple[SampleCount, ...] = ()
+    has_samples: bool = False  # it ran on a device
     shows_context: bool = False
 
     @property
@@ -218,10 +218,7 @@ def _analysed(task: SurveyTask, trace: Trace, fingerprint: str) -> RankSummary:
         host=None if arrivals is None else arrivals.host,
         base_time_ns=0 if arrivals is None else arrivals.base_time_ns,
         parts=split_arrivals(task.work, task.number, arrivals),
-        samples=_samples_of(result),
+        samples=counts_of(result.gemm_samples),
+        has_samples=any(one is not None for one in result.gemm_samples),
         shows_context=bool(result.context),
     )
-
-
-def _samples_of(result: RankResult) -> int:
-    return sum(len(one.key) for one in result.gemm_samples if one is not None)
