@@ -12,9 +12,10 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from sp_profiler.analysis.results import CollectiveFigures, RankFigures, Segment
+from sp_profiler.analysis.kind_figures import KindFigures
+from sp_profiler.analysis.results import RankFigures, Segment
 from sp_profiler.report.format import by_number, duration, percent, short_group, visible
-from sp_profiler.report.model import Report, Timeline, by_step, windows_of
+from sp_profiler.report.model import Report, Timeline, by_step, kinds_of, windows_by_rank, windows_of
 from sp_profiler.report.palette import KIND, ROLE, TIME, Look, marker, theme_patch
 from sp_profiler.report.sentences import op_name
 
@@ -70,7 +71,8 @@ def by_rank(
     ranks = drawn_ranks(report)
     several = len({r.device for r in ranks}) > 1
     names = [f"{rank_name(r.rank)}{f' · device {r.device}' if several else ''}" for r in ranks]
-    counts = [windows_of(report, r) for r in ranks]
+    windows = windows_by_rank(report)
+    counts = [windows.get((r.rank, r.device), 1) for r in ranks]
     shown = [
         (look, [part(r) / count for r, count in zip(ranks, counts, strict=True)]) for look, part in parts
     ]
@@ -136,12 +138,7 @@ def drawn_ranks(report: Report) -> list[RankFigures]:
 
 def collectives(report: Report) -> go.Figure:
     """One bar per op, group and purpose: overlapped and exposed time of all its collectives."""
-    sums: dict[tuple[str, str, str], list[int]] = {}
-    for c in report.collectives:
-        entry = sums.setdefault(collective_kind(c), [0, 0, 0])
-        entry[0] += c.overlapped_ns
-        entry[1] += c.exposed_ns
-        entry[2] += 1
+    sums = {key: (one.overlapped_ns, one.exposed_ns, one.collectives) for key, one in by_kind(report).items()}
     drawn = sorted(sums.items(), key=lambda item: -item[1][1])[:MOST_BARS]
     count = windows_of(report)
     # Category names are told apart by their number, so that two shortened names never share a bar.
@@ -173,8 +170,13 @@ def collectives(report: Report) -> go.Figure:
     return figure
 
 
-def collective_kind(c: CollectiveFigures) -> tuple[str, str, str]:
-    return op_name(c.op), c.group or "unknown group", c.purpose
+def by_kind(report: Report) -> dict[tuple[str, str, str], KindFigures]:
+    """Sums over all collectives by operation, group and purpose as they are shown, in order of appearance."""
+    sums: dict[tuple[str, str, str], KindFigures] = {}
+    for one in kinds_of(report):
+        key = (op_name(one.op), one.group or "unknown group", one.purpose or "unknown")
+        sums[key] = sums[key] + one if key in sums else one
+    return sums
 
 
 def timeline(drawn: Timeline) -> go.Figure:

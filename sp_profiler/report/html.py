@@ -60,7 +60,7 @@ def render(report: Report) -> str:
         settings=settings(report),
         left_out=[(rank, entry) for rank in report.ranks for entry in rank.left_out],
         ranks_cut=len(report.ranks) - len(figures.drawn_ranks(report)),
-        kinds_cut=max(len({figures.collective_kind(c) for c in report.collectives}) - figures.MOST_BARS, 0),
+        kinds_cut=max(len(figures.by_kind(report)) - figures.MOST_BARS, 0),
     )
 
 

@@ -29,6 +29,8 @@ from sp_profiler.trace.tables import Bool
 
 SCHEMA_PATH = Path(__file__).with_name("schema.json")
 _FIRST = ("schema", "schema_version")
+_ONLY_IF_THERE = ("fleet",)
+"""Members that are left out instead of being null."""
 _LINES_AT_ONCE = 1 << 13
 
 
@@ -64,6 +66,8 @@ def parts(report: Report) -> Iterator[str]:
     """The text of `render`, part by part: a run's collectives may take a gigabyte."""
     start = "{\n"
     for name in _names(type(report)):
+        if name in _ONLY_IF_THERE and getattr(report, name) is None:
+            continue
         yield f"{start}{json.dumps(name)}: "
         start = ",\n"
         value = getattr(report, name)
@@ -146,7 +150,7 @@ def schema() -> dict[str, Any]:
 def schema_of(root: type, name: str, version: int, title: str, description: str) -> dict[str, Any]:
     """The JSON Schema of a dataclass and those it holds.
 
-    Every field is required; more fields are allowed, because fields are added freely.
+    Every field is required but `_ONLY_IF_THERE`; more are allowed, because fields are added freely.
     """
     definitions: dict[str, Any] = {}
     described = _object(root, definitions)
@@ -163,7 +167,8 @@ def schema_of(root: type, name: str, version: int, title: str, description: str)
 def _object(cls: type, definitions: dict[str, Any]) -> dict[str, Any]:
     hints = typing.get_type_hints(cls)
     properties = {name: _typed(hints[name], definitions) | _limits(name) for name in _names(cls)}
-    return {"type": "object", "properties": properties, "required": list(properties)}
+    required = [name for name in properties if name not in _ONLY_IF_THERE]
+    return {"type": "object", "properties": properties, "required": required}
 
 
 _NO_SHARES = ("slowdown_ratio", "residual_ratio")  # they may exceed 1

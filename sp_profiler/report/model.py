@@ -6,11 +6,14 @@ Names and units are stable: fields are added freely, never renamed. The JSON Sch
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from sp_profiler.analysis.collective_table import Collectives
 from sp_profiler.analysis.context_parallel.results import ContextParallel
+from sp_profiler.analysis.kind_figures import KindFigures, kind_figures
 from sp_profiler.analysis.memory.results import Memory
 from sp_profiler.analysis.results import (
     Clock,
@@ -95,6 +98,39 @@ class Timeline:
 
 
 @dataclass(frozen=True)
+class StepAcross:
+    """One profiled step over all ranks and devices: sums, and where it took longest."""
+
+    step: int | None
+    windows: int  # ranks and devices that have it
+    window_ns: int
+    comm_ns: int
+    compute_ns: int
+    overlapped_ns: int
+    exposed_ns: int
+    idle_ns: int
+    longest_ns: int
+    longest_rank: int | None
+    most_exposed_ns: int
+    most_exposed_rank: int | None
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """What a report of a run too large for one process holds instead of all collectives and steps.
+
+    `collectives` and `steps` of the report are then the most exposed ones; sums over all of them are here.
+    """
+
+    windows: int  # (rank, device, step) in all: what means are taken over
+    rank_windows: list[int]  # of each of the report's `ranks`
+    collectives: int  # in all
+    collectives_at: str  # the folder that holds them, a Parquet file for each trace
+    kinds: list[KindFigures]
+    steps: list[StepAcross]
+
+
+@dataclass(frozen=True)
 class Report:
     tool: Tool
     environment: dict[str, Any]
@@ -118,6 +154,7 @@ class Report:
     memory: Memory | None = None
     critical_path: CriticalPath | None = None
     context_parallel: ContextParallel | None = None  # None: no attention over a shared sequence was found
+    fleet: Fleet | None = None  # only in reports of runs too large for one process
     schema: Literal["sp-profile/report"] = SCHEMA
     schema_version: Literal[1] = field(default=SCHEMA_VERSION)
 
@@ -134,8 +171,26 @@ def windows_of(report: Report, of: RankFigures | None = None) -> int:
     Where the window is the whole trace it is the only one of its rank and device.
     """
     if of is None:
-        return len(report.steps) or 1
-    return sum((step.rank, step.device) == (of.rank, of.device) for step in report.steps) or 1
+        return (len(report.steps) if report.fleet is None else report.fleet.windows) or 1
+    return windows_by_rank(report).get((of.rank, of.device), 1)
+
+
+def windows_by_rank(report: Report) -> dict[tuple[int | None, int], int]:
+    """By rank and device how many windows it has, where it has any."""
+    if report.fleet is None:
+        return Counter((step.rank, step.device) for step in report.steps)
+    keys = ((rank.rank, rank.device) for rank in report.ranks)
+    return {key: n for key, n in zip(keys, report.fleet.rank_windows, strict=True) if n}
+
+
+def collectives_of(report: Report) -> int:
+    """How many collectives the run has; the report may hold only the most exposed ones."""
+    return len(report.collectives) if report.fleet is None else report.fleet.collectives
+
+
+def kinds_of(report: Report) -> list[KindFigures]:
+    """All collectives by kind."""
+    return kind_figures(Collectives.of(report.collectives)) if report.fleet is None else report.fleet.kinds
 
 
 def by_step(report: Report) -> bool:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import plotly.graph_objects as go
 
-from sp_profiler.analysis.collective_table import Collectives
-from sp_profiler.analysis.intervals import sum_by
+from sp_profiler.analysis.kind_figures import together
 from sp_profiler.report.figures import label, styled, value_axis
 from sp_profiler.report.format import counted, duration
-from sp_profiler.report.model import Report, by_step, windows_of
+from sp_profiler.report.model import Report, by_step, kinds_of, windows_of
 from sp_profiler.report.palette import Look, marker
 
 MOST_LAYERS = 96
@@ -27,38 +25,28 @@ def hiding_by_layer(report: Report, purpose: str | None = None) -> go.Figure | N
 
     Means per window. `purpose`: only collectives of this purpose. None where there is none with a layer.
     """
-    table = Collectives.of(report.collectives)
-    if purpose is not None:
-        table = table.take(table.words("purpose").where(lambda one: one == purpose))
-    layer = table.numbers("layer")
-    table = table.take(layer.is_known)
-    if len(table) == 0:
+    kinds = [one for one in kinds_of(report) if purpose is None or one.purpose == purpose]
+    layers = [one for one in together(kinds, ("layer",)) if one.layer is not None]
+    if not layers:
         return None
-    layers, place = np.unique(table.numbers("layer").values, return_inverse=True)
-    hideable, hidden = table.numbers("hideable_ns"), table.numbers("hidden_ns")
-    dur = table.numbers("dur_ns").values
-    known = hideable.is_known & hidden.is_known
-    # Neither can exceed the collective's own length: what lies beyond would be in no bar.
-    could = np.where(known, np.minimum(hideable.or_zero(), dur), 0)
-    did = np.where(known, np.minimum(hidden.or_zero(), could), 0)
-    parts = {
-        "hidden": did,
-        "hideable": could - did,
-        "beyond": np.where(known, dur - could, 0),
-        "unknown": np.where(known, 0, dur),
+    layers.sort(key=lambda one: one.layer or 0)
+    sums = {
+        "hidden": [one.hidden_ns for one in layers],
+        "hideable": [one.hideable_ns - one.hidden_ns for one in layers],
+        "beyond": [one.dur_ns - one.partner_unknown_ns - one.hideable_ns for one in layers],
+        "unknown": [one.partner_unknown_ns for one in layers],
     }
-    count = windows_of(report)
-    sums = {name: sum_by(place, values, len(layers)) for name, values in parts.items()}
-    return _by_layer(layers.tolist(), sums, np.bincount(place).tolist(), count, by_step(report))
+    calls = [one.collectives for one in layers]
+    return _by_layer([one.layer or 0 for one in layers], sums, calls, windows_of(report), by_step(report))
 
 
 def _by_layer(
-    layers: list[int], sums: dict[str, np.ndarray], calls: list[int], count: int, per_step: bool
+    layers: list[int], sums: dict[str, list[int]], calls: list[int], count: int, per_step: bool
 ) -> go.Figure:
     names = [str(layer) for layer in layers[:MOST_LAYERS]]
     figure = go.Figure()
     for key, look in HIDING.items():
-        values = sums[key][:MOST_LAYERS].tolist()
+        values = sums[key][:MOST_LAYERS]
         if not any(values):
             continue
         figure.add_bar(

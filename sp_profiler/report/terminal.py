@@ -13,12 +13,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sp_profiler.analysis.collective_table import Collectives, exact_sum
+from sp_profiler.analysis.kind_figures import together
 from sp_profiler.ledger import LedgerEntry
 from sp_profiler.report import context_compare, context_view, memory_terminal, quality
 from sp_profiler.report.compare_table import compare_table
 from sp_profiler.report.format import UNKNOWN, cell_text, counted, duration, milliseconds, percent, visible
-from sp_profiler.report.model import Report, by_step, windows_of
+from sp_profiler.report.model import Report, by_step, kinds_of, windows_by_rank, windows_of
 from sp_profiler.report.view_ranks import Listing, listings
 
 PIPE_WIDTH = 120
@@ -164,9 +164,10 @@ def _ranks(report: Report, out: Console) -> Table | None:
         "idle": "idle_ns",
     }
     rows: list[list[str]] = []
+    windows = windows_by_rank(report)
     for r in sorted(report.ranks, key=lambda r: -(r.exposed_ns or 0))[:_ROWS]:
         values = [getattr(r, name) for name in fields.values()]
-        count = windows_of(report, r)
+        count = windows.get((r.rank, r.device), 1)
         cells = [milliseconds(None if value is None else value / count) for value in values]
         ratio = "–" if r.hidden_of_hideable is None else percent(r.hidden_of_hideable)
         name = UNKNOWN if r.rank is None else str(r.rank)
@@ -184,22 +185,18 @@ def _ms_per(report: Report) -> str:
 
 
 def _purposes(report: Report, out: Console) -> Table | None:
-    sums: dict[str, list[int]] = {}
-    table = Collectives.of(report.collectives)
-    times = [table.numbers(name).values for name in ("dur_ns", "overlapped_ns", "exposed_share_ns")]
-    kinds, kind = table.kinds("purpose")
-    for code, (purpose,) in enumerate(kinds):
-        mine = kind == code
-        sums[purpose] = [int(mine.sum()), *(exact_sum(column[mine]) for column in times)]
-    if not sums:
+    purposes = together(kinds_of(report), ("purpose",))
+    if not purposes:
         return None
     count = windows_of(report)
     rows: list[list[str]] = []
-    for purpose, (number, *times) in sorted(sums.items(), key=lambda item: -item[1][3]):
+    for one in sorted(purposes, key=lambda one: -one.exposed_share_ns):
+        purpose = one.purpose or UNKNOWN
         hiding = report.totals.hiding_by_purpose.get(purpose)
         known = hiding is not None and hiding.hidden_of_hideable is not None
         ratio = percent(hiding.hidden_of_hideable) if hiding is not None and known else "–"
-        rows.append([purpose, str(number), *(milliseconds(ns / count) for ns in times), ratio])
+        times = (one.dur_ns, one.overlapped_ns, one.exposed_share_ns)
+        rows.append([purpose, str(one.collectives), *(milliseconds(ns / count) for ns in times), ratio])
     heads = ["purpose", "collectives", "duration", "overlapped", "exposed", "hidden of\nhideable"]
     title = (
         f"By purpose, {_ms_per(report)}; collectives of all ranks{' and steps' if by_step(report) else ''}"
@@ -213,7 +210,7 @@ def _causes(report: Report, out: Console) -> Table | None:
     if not parts:
         return None
     count, whole = windows_of(report), sum(parts.values())
-    mostly = Collectives.of(report.collectives).counts("cause")
+    mostly = {one.cause: one.collectives for one in together(kinds_of(report), ("cause",))}
     rows = [
         [cause, milliseconds(ns / count), percent(ns / whole), str(mostly.get(cause, 0))]
         for cause, ns in sorted(parts.items(), key=lambda part: -part[1])

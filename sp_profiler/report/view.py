@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sp_profiler.analysis.kind_figures import KindFigures
 from sp_profiler.analysis.results import CollectiveFigures
 from sp_profiler.report import view_ranks
-from sp_profiler.report.figures import collective_kind
+from sp_profiler.report.figures import by_kind
 from sp_profiler.report.format import UNKNOWN, counted, duration, percent
-from sp_profiler.report.model import Report, by_step, windows_of
+from sp_profiler.report.model import Report, by_step, windows_by_rank, windows_of
 from sp_profiler.report.table import MOST_ROWS, Column, Table, listing_table, table_of
 
 
@@ -98,7 +99,9 @@ def _of_which(report: Report) -> str:
     several = len({(r.rank, r.file) for r in report.ranks}) > 1
     if not several:
         return "mean" if windows_of(report) > 1 else ""
-    slowest = max(((r.window_ns or 0) / windows_of(report, r) for r in report.ranks), default=0)
+    counts = windows_by_rank(report)
+    means = ((r.window_ns or 0) / counts.get((r.rank, r.device), 1) for r in report.ranks)
+    slowest = max(means, default=0)
     return f"mean; slowest rank {duration(slowest)}"
 
 
@@ -177,27 +180,25 @@ def tables(report: Report) -> list[Table]:
     return [table for table in made if table.rows]
 
 
+_KIND_NAMES = ("op", "group", "purpose")
+_KIND_SUMS = {
+    "count": "collectives",
+    "asynchronous": "asynchronous",
+    "bytes": "bytes",
+    "dur": "dur_ns",
+    "overlapped": "overlapped_ns",
+    "exposed": "exposed_ns",
+    "share": "exposed_share_ns",
+}
+
+
 def kinds_table(report: Report) -> Table:
     """Collectives by operation, group and purpose."""
-    rows: dict[tuple[str, str, str], dict[str, Any]] = {}
-    for c in report.collectives:
-        op, group, purpose = collective_kind(c)
-        empty = {"op": op, "group": group, "purpose": purpose, "count": 0, "bytes": 0}
-        row = rows.setdefault(
-            (op, group, purpose),
-            empty | dict.fromkeys(("asynchronous", "dur", "overlapped", "exposed", "share"), 0),
-        )
-        row["count"] += 1
-        row["bytes"] = None if c.bytes is None or row["bytes"] is None else row["bytes"] + c.bytes
-        row["asynchronous"] = (
-            None
-            if c.is_async is None or row["asynchronous"] is None
-            else (row["asynchronous"] + int(c.is_async))
-        )
-        row["dur"] += c.dur_ns
-        row["overlapped"] += c.overlapped_ns
-        row["exposed"] += c.exposed_ns
-        row["share"] += c.exposed_share_ns
+
+    def get(item: tuple[tuple[str, str, str], KindFigures], key: str) -> Any:
+        names, sums = item
+        return getattr(sums, _KIND_SUMS[key]) if key in _KIND_SUMS else names[_KIND_NAMES.index(key)]
+
     columns = [
         Column("op", "Collective", "text"),
         Column("group", "Group", "text"),
@@ -210,13 +211,13 @@ def kinds_table(report: Report) -> Table:
         Column("exposed", "Exposed", "ms", "ms"),
         Column("share", "Share of exposed", "ms", "ms"),
     ]
-    items = sorted(rows.values(), key=lambda row: -row["share"])
+    items = sorted(by_kind(report).items(), key=lambda item: -item[1].exposed_share_ns)
     return table_of(
         "kinds",
         "Collectives by kind",
         columns,
         items,
-        lambda row, key: row[key],
+        get,
         "Most exposed first. Sums over all ranks and steps.",
         ("count", "dur", "overlapped", "exposed", "share"),
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from sp_profiler.analysis.collective_table import Collectives
+from sp_profiler.analysis.kind_figures import together
 from sp_profiler.report.format import counted, duration, percent
-from sp_profiler.report.model import Report, windows_of
+from sp_profiler.report.model import Report, kinds_of, windows_of
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def cause_rows(report: Report) -> list[CauseRow]:
     """The causes with a part in the exposed time, largest first; means per window (`view.per_text`)."""
     parts = {key: ns for key, ns in (report.totals.exposed_by_cause_ns or {}).items() if ns}
     whole, count = sum(parts.values()), windows_of(report)
-    mostly = Collectives.of(report.collectives).counts("cause")
+    mostly = {one.cause: one.collectives for one in together(kinds_of(report), ("cause",))}
     rows = []
     for key, ns in sorted(parts.items(), key=lambda part: (-part[1], part[0])):
         name, meaning, change = _TOLD.get(key, (key, "", ""))
