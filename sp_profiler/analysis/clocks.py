@@ -15,7 +15,15 @@ from typing import Any
 import numpy as np
 
 from sp_profiler.analysis.arrivals import SEND_RECV
-from sp_profiler.analysis.hosts import SAME_CLOCK_NS, Differences, Link, differences, links, middle
+from sp_profiler.analysis.hosts import (
+    SAME_CLOCK_NS,
+    Differences,
+    Link,
+    differences,
+    left_of,
+    links,
+    middle,
+)
 from sp_profiler.analysis.matching import Ends
 from sp_profiler.analysis.results import Clock
 from sp_profiler.analysis.sequence import rows_by_value
@@ -301,9 +309,3 @@ def _residuals(found: Differences, moved: Sequence[int], count: int) -> list[int
         outside = rows[found.other[rows] != host]
         result[host] = middle(left[outside if len(outside) else rows])
     return result
-
-
-def left_of(found: Differences, moved: Sequence[int]) -> Int64:
-    """How far ends disagree after `Solution.moved`; int64, a row for each difference."""
-    shift = np.array(moved, np.int64)
-    return np.abs(found.ns - (shift[found.place] - shift[found.other])) if len(found.ns) else found.ns

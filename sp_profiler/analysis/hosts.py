@@ -83,6 +83,12 @@ def links(found: Differences) -> list[Link]:
     ]
 
 
+def left_of(found: Differences, moved: Sequence[int]) -> Int64:
+    """How far ends disagree once `moved`, by place, is subtracted; int64, a row for each difference."""
+    shift = np.array(moved, np.int64)
+    return np.abs(found.ns - (shift[found.place] - shift[found.other])) if len(found.ns) else found.ns
+
+
 def middle(ns: Int64) -> int:
     """The median as an integer, without passing through a float: clocks may be years apart."""
     ordered = np.sort(ns)
