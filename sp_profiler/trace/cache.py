@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -25,8 +26,10 @@ import polars as pl
 
 from sp_profiler import __version__
 from sp_profiler.ledger import LedgerEntry
-from sp_profiler.trace.decode import DEFAULT_LIMITS, decode_trace
+from sp_profiler.trace.decode import DEFAULT_LIMITS, decode_open, decode_trace
 from sp_profiler.trace.limits import Limits
+from sp_profiler.trace.places import opened
+from sp_profiler.trace.remote import Remote, as_remote
 from sp_profiler.trace.tables import CollectiveArgs, Events, Flows, MemoryEvents, Metadata, Strings, Trace
 
 VERSION = 7
@@ -37,6 +40,9 @@ SMALLEST_BYTES = 4 << 20
 
 LARGEST_BYTES = 8 << 30
 """What all entries may take together."""
+
+WORK_FOLDERS = "work"
+"""Beside the entries, and none of them: the work folders of large runs (`fleet.folder`)."""
 
 _FOLDER_VARIABLE = "SP_PROFILER_CACHE"
 _TABLES = {"events": Events, "flows": Flows, "memory": MemoryEvents}
@@ -61,15 +67,36 @@ def decode_cached(path: str, limits: Limits = DEFAULT_LIMITS) -> Trace:
     A cache that cannot be read or written (a full disk, another user's folder) changes nothing but
     the time it takes.
     """
+    path = as_remote(path)
     folder = cache_folder()
-    if folder is None or not os.path.isfile(path) or os.path.getsize(path) < SMALLEST_BYTES:
+    if folder is None:
         return decode_trace(path, limits)
-    entry = folder / content_key(path, limits)
+    if isinstance(path, Remote):
+        return _decode_fetched(path, folder, limits)
+    if not os.path.isfile(path) or os.path.getsize(path) < SMALLEST_BYTES:
+        return decode_trace(path, limits)
+    return _kept(folder / content_key(path, limits), path, lambda: decode_trace(path, limits))
+
+
+def _decode_fetched(path: Remote, folder: Path, limits: Limits) -> Trace:
+    """The same of a file that has to be fetched before its content is known: once."""
+    with opened(path) as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        if size < SMALLEST_BYTES:
+            return decode_open(file, path, limits)
+        entry = folder / _key(file, path, limits)
+        file.seek(0)
+        return _kept(entry, str(path), lambda: decode_open(file, path, limits))
+
+
+def _kept(entry: Path, path: str, decode: Callable[[], Trace]) -> Trace:
+    """The trace kept as `entry`, else what `decode` gives, which is then kept."""
     with contextlib.suppress(*_BROKEN):
         trace = _read(entry, path)
         os.utime(entry)
         return trace
-    trace = decode_trace(path, limits)
+    trace = decode()
     with contextlib.suppress(OSError):
         keep(entry, lambda scratch: _fill(scratch, trace))
     return trace
@@ -78,7 +105,11 @@ def decode_cached(path: str, limits: Limits = DEFAULT_LIMITS) -> Trace:
 def content_key(path: str, limits: Limits) -> str:
     """The name under which a file is kept: another for other content, another base name, another decoder."""
     with open(path, "rb") as file:
-        digest = hashlib.file_digest(file, "blake2b")
+        return _key(file, path, limits)
+
+
+def _key(file: io.BufferedReader, path: str, limits: Limits) -> str:
+    digest = hashlib.file_digest(file, "blake2b")
     digest.update(repr((VERSION, __version__, os.path.basename(path), astuple(limits))).encode())
     return digest.hexdigest()[:40]
 
@@ -153,6 +184,6 @@ def _make_room(folder: Path) -> None:
 def _entries(folder: Path) -> Iterator[tuple[Path, float, int]]:
     for entry in folder.iterdir():
         with contextlib.suppress(OSError):
-            if entry.is_dir():
+            if entry.is_dir() and entry.name != WORK_FOLDERS:
                 size = sum(file.stat().st_size for file in entry.iterdir())
                 yield entry, entry.stat().st_mtime, size
