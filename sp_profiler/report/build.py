@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -20,8 +21,11 @@ from sp_profiler.analysis.results import (
     Figures,
     GemmFigures,
     GroupFigures,
+    RankFigures,
     RankResult,
+    StepFigures,
 )
+from sp_profiler.analysis.results import Coverage as RankCoverage
 from sp_profiler.analysis.totals import total, total_coverage
 from sp_profiler.ledger import Ledger, LedgerEntry
 from sp_profiler.report.context_sentences import sentences as context_sentences
@@ -29,7 +33,7 @@ from sp_profiler.report.findings import EndsDisagree, Facts, findings
 from sp_profiler.report.format import counted, rank_list
 from sp_profiler.report.memory import NOT_RECORDED, of_run
 from sp_profiler.report.memory_sentences import sentences as memory_sentences
-from sp_profiler.report.model import Coverage, Report, Run, Timeline, Tool, Window
+from sp_profiler.report.model import Coverage, Fleet, Report, Run, Timeline, Tool, Window
 from sp_profiler.report.sentences import Basis, sentences
 from sp_profiler.trace.tables import Metadata
 
@@ -43,6 +47,52 @@ class TraceFacts:
     path: str
     metadata: Metadata
     is_cpu_only: bool
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What a report needs of all ranks, in order of ranks.
+
+    `kinds` are of all collectives, `collectives` those that the report lists; both are numbered through the
+    run, trace by trace: `first_ids` are the numbers of the first of each. `windows`: what means are taken
+    over. `ledgers`: those of the traces. `by_name`: fields of the totals that `ranks` do not add up to.
+    """
+
+    facts: Sequence[TraceFacts]
+    ranks: Sequence[RankFigures]
+    steps: Sequence[StepFigures]
+    numbers: Sequence[int]  # of the profiled steps
+    windows: int
+    collectives: Collectives
+    kinds: CollectiveKinds
+    first_ids: Sequence[int]
+    groups: Sequence[GroupFigures]  # without what the comparison of ranks tells
+    gemms: list[GemmFigures]
+    coverage: RankCoverage
+    ledgers: Sequence[Sequence[LedgerEntry]]
+    by_name: Mapping[str, dict[str, int]] = field(default_factory=dict)
+    fleet: Fleet | None = None
+
+
+def gathered(facts: Sequence[TraceFacts], results: Sequence[RankResult]) -> Gathered:
+    """Of results in memory."""
+    steps = [step for result in results for step in result.steps]
+    collectives = Collectives.joined(result.collectives for result in results)
+    collectives = collectives.changed(id=Numbers(np.arange(len(collectives))))
+    return Gathered(
+        facts=facts,
+        ranks=[rank for result in results for rank in result.ranks],
+        steps=steps,
+        numbers=sorted({step.step for step in steps if step.step is not None}),
+        windows=len(steps) or 1,
+        collectives=collectives,
+        kinds=CollectiveKinds.of(collectives),
+        first_ids=list(accumulate((len(result.collectives) for result in results), initial=0)),
+        groups=merge_groups(group for result in results for group in result.groups),
+        gemms=merge_gemms(gemm for result in results for gemm in result.gemms),
+        coverage=total_coverage([result.coverage for result in results]),
+        ledgers=[result.ledger for result in results],
+    )
 
 
 def build(
@@ -63,31 +113,53 @@ def build(
 
     `memory`: the figures of all devices of all ranks, empty where no trace holds memory events.
     """
-    results = across.results
-    ranks = [rank for result in results for rank in result.ranks]
-    steps = [step for result in results for step in result.steps]
-    numbers = sorted({step.step for step in steps if step.step is not None})
+    return report_of(
+        gathered(facts, across.results),
+        name=name,
+        path=path,
+        run_json=run_json,
+        run_ledger=run_ledger,
+        across=across,
+        contention=contention,
+        context_parallel=context_parallel,
+        rule=rule,
+        timeline=timeline,
+        memory=memory,
+    )
+
+
+def report_of(
+    run_of: Gathered,
+    *,
+    name: str,
+    path: str,
+    run_json: dict[str, Any] | None,
+    run_ledger: Sequence[LedgerEntry],
+    across: AcrossRanks,
+    contention: list[ContentionFigures] | None,
+    context_parallel: ContextParallel | None,
+    rule: Literal["step", "trace"],
+    timeline: Timeline | None,
+    memory: Sequence[MemoryFigures],
+) -> Report:
+    """The report from what all ranks told (`across.results` are not looked at)."""
     # A file without step ranges has one window per device, the whole trace, even under the rule "step".
-    used: Literal["step", "trace"] = "step" if rule == "step" and numbers else "trace"
-    coverage = _coverage(results)
-    ranks = [_unknown_by_coverage(rank, coverage) for rank in ranks]
-    steps = [_unknown_by_coverage(step, coverage) for step in steps]
-    totals = total(ranks)
-    collectives = Collectives.joined(result.collectives for result in results)
-    collectives = collectives.changed(id=Numbers(np.arange(len(collectives))))
-    is_cpu = bool(facts) and all(fact.is_cpu_only for fact in facts)
-    run = _run(name, path, run_json, facts, is_cpu)
-    measured = CollectiveKinds.of(collectives).where(lambda kind: kind.is_inside)
-    windows = len(steps) or 1
-    workload = run.workload
-    gemms = merge_gemms(gemm for result in results for gemm in result.gemms)
-    kept = of_run(memory, run_json, collectives, gemms, windows, is_cpu=is_cpu)
+    used: Literal["step", "trace"] = "step" if rule == "step" and run_of.numbers else "trace"
+    whole = run_of.coverage
+    coverage = Coverage(whole.gemm_role.ratio, whole.purpose.ratio, whole.comm_metadata.ratio)
+    ranks = [_unknown_by_coverage(rank, coverage) for rank in run_of.ranks]
+    steps = [_unknown_by_coverage(step, coverage) for step in run_of.steps]
+    totals = replace(total(ranks), **run_of.by_name)
+    is_cpu = bool(run_of.facts) and all(fact.is_cpu_only for fact in run_of.facts)
+    run = _run(name, path, run_json, run_of.facts, is_cpu)
+    measured = run_of.kinds.where(lambda kind: kind.is_inside)
+    kept = of_run(memory, run_json, run_of.collectives, run_of.gemms, run_of.windows, is_cpu=is_cpu)
     basis = Basis(
         totals,
         ranks,
         measured,
-        len(numbers) if used == "step" else 0,
-        windows,
+        len(run_of.numbers) if used == "step" else 0,
+        run_of.windows,
         is_cpu,
         across.skew_wait_ns,
         across.stragglers or (),
@@ -95,18 +167,18 @@ def build(
     first, *others = sentences(basis)
     return Report(
         tool=Tool("sp-profiler", __version__),
-        environment=_environment(run_json, facts),
+        environment=_environment(run_json, run_of.facts),
         run=run,
-        window=Window(used, numbers),
+        window=Window(used, list(run_of.numbers)),
         totals=totals,
         ranks=ranks,
         steps=steps,
-        collectives=collectives,
+        collectives=run_of.collectives,
         groups=[
             replace(group, **vars(across.groups[group.group])) if group.group in across.groups else group
-            for group in merge_groups(group for result in results for group in result.groups)
+            for group in run_of.groups
         ],
-        gemms=gemms,
+        gemms=run_of.gemms,
         coverage=coverage,
         summary=[
             first,
@@ -118,23 +190,23 @@ def build(
             Facts(
                 totals,
                 measured,
-                windows,
+                run_of.windows,
                 is_cpu,
-                workload,
+                run.workload,
                 _variables(run_json),
                 _capability(run_json),
                 by_step=used == "step",
                 command=_command(run_json),
                 contention=contention,
                 stragglers=across.stragglers,
-                ends_disagree=_ends_disagree(across),
+                ends_disagree=_ends_disagree(across, run_of.first_ids),
                 memory=kept.memory,
                 context_parallel=context_parallel,
             )
         ),
         data_quality=_ledger(
             run_ledger,
-            results,
+            run_of.ledgers,
             [*across.ledger, *_said_unknown(totals), *kept.ledger],
             run,
             is_cpu,
@@ -147,6 +219,7 @@ def build(
         stragglers=across.stragglers,
         timeline=timeline,
         memory=kept.memory,
+        fleet=run_of.fleet,
     )
 
 
@@ -205,15 +278,12 @@ def _command(run_json: dict[str, Any] | None) -> list[str] | None:
     return [str(word) for word in command] if isinstance(command, list) else None
 
 
-def _ends_disagree(across: AcrossRanks) -> EndsDisagree | None:
+def _ends_disagree(across: AcrossRanks, first_ids: Sequence[int]) -> EndsDisagree | None:
     """The collectives whose ends disagree, by the numbers that they have in the report."""
     found = across.ends_apart
     if found is None:
         return None
-    first = [0]
-    for result in across.results:
-        first.append(first[-1] + len(result.collectives))
-    ids = sorted(first[result] + row for result, row in found.figures)
+    ids = sorted(first_ids[result] + row for result, row in found.figures)
     return EndsDisagree(found.collectives, found.largest_ns, found.groups, found.ranks, ids)
 
 
@@ -272,11 +342,6 @@ def _weighted(*parts: tuple[float | None, int]) -> float | None:
     return sum(value * ns for value, ns in known) / whole if whole and len(known) == len(parts) else None
 
 
-def _coverage(results: Sequence[RankResult]) -> Coverage:
-    whole = total_coverage([result.coverage for result in results])
-    return Coverage(whole.gemm_role.ratio, whole.purpose.ratio, whole.comm_metadata.ratio)
-
-
 def _unknown_by_coverage(figures: AnyFigures, coverage: Coverage) -> AnyFigures:
     """The figures, null where nobody could look: 0 would say that somebody did.
 
@@ -309,7 +374,7 @@ def _said_unknown(totals: Figures) -> list[LedgerEntry]:
 
 def _ledger(
     run_ledger: Sequence[LedgerEntry],
-    results: Sequence[RankResult],
+    of_traces: Sequence[Sequence[LedgerEntry]],
     across: Sequence[LedgerEntry],
     run: Run,
     is_cpu: bool,
@@ -319,8 +384,8 @@ def _ledger(
     ledger = Ledger()
     told = set(run_ledger)
     ledger.extend(run_ledger)
-    for result in results:
-        ledger.extend(_of_run(entry) for entry in result.ledger if entry not in told)
+    for entries in of_traces:
+        ledger.extend(_of_run(entry) for entry in entries if entry not in told)
     ledger.extend(across)
     codes = {entry.code for entry in ledger.entries}
     if run.ranks_missing and "ranks-missing" not in codes:
