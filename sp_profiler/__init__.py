@@ -2,8 +2,8 @@
 
 `load` and `analyze` read traces, `memory` snapshots too; `capture` and `annotate` belong in a training
 script; `plan` tells what schemes would keep, send and take at any size, `plan_long_context` how to divide a
-long sequence. Nothing heavy is imported before it is used: `import sp_profiler` needs neither torch nor
-polars.
+long sequence; `sweep` measures every combination of schemes and sizes. Nothing heavy is imported before it
+is used: `import sp_profiler` needs neither torch nor polars.
 """
 
 from __future__ import annotations
@@ -13,7 +13,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
-__all__ = ["analyze", "annotate", "capture", "export_perfetto", "load", "memory", "plan", "plan_long_context"]
+__all__ = [
+    "analyze",
+    "annotate",
+    "capture",
+    "export_perfetto",
+    "load",
+    "memory",
+    "plan",
+    "plan_long_context",
+    "sweep",
+]
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +34,7 @@ if TYPE_CHECKING:
     from sp_profiler.record.annotate import annotate
     from sp_profiler.record.capture import capture
     from sp_profiler.report.model import Report
+    from sp_profiler.sweeps.api import sweep
     from sp_profiler.trace.tables import RunFiles, TraceSet
 
 Source = str | os.PathLike[str]
@@ -147,4 +158,8 @@ def __getattr__(name: str) -> object:
         from sp_profiler.planning.api import plan_long_context
 
         return plan_long_context
+    if name == "sweep":
+        from sp_profiler.sweeps.api import sweep
+
+        return sweep
     raise AttributeError(f"module 'sp_profiler' has no attribute '{name}'")

@@ -21,6 +21,7 @@ from sp_profiler.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, SpProfiler
 
 COMMANDS = {
     "run": "train a workload (or your own script) under the profiler and report on it",
+    "sweep": "measure every combination of schemes and sizes: step time, memory, overlap; tables and charts",
     "analyze": "report on traces: overlapped and exposed communication, by GEMM role, group, layer",
     "memory": "who held the memory: peaks, what is kept for backward, why it ran out; traces and snapshots",
     "dashboard": "runs and traces in the browser: timeline, overlap, ranks, memory; compare two",

@@ -18,7 +18,7 @@ from sp_profiler.sweeps.cell import CellRun, run_cell
 from sp_profiler.sweeps.grid import Grid, cells_of, order_of
 from sp_profiler.sweeps.model import Cell, CellFile, Settings, Sweep
 from sp_profiler.sweeps.request import SweepRequest
-from sp_profiler.sweeps.store import SWEEP_FILE, SweepFolder
+from sp_profiler.sweeps.store import SWEEP_FILE, SweepFolder, read_sweep
 from sp_profiler.theory.machine import Machine
 
 
@@ -74,7 +74,10 @@ def machine_of(request: SweepRequest) -> Machine | None:
     if request.hardware is None and request.efficiency is not None:
         raise UsageError("--efficiency says what share of a peak GEMMs reach: name the --hardware")
     dtype = str(request.values("dtype")[0])
-    return machine_for(MachineRequest(request.hardware, efficiency=request.efficiency), dtype)
+    try:
+        return machine_for(MachineRequest(request.hardware, efficiency=request.efficiency), dtype)
+    except UsageError as error:  # what it says of rates is for plans
+        raise UsageError(str(error).partition("; or give its")[0]) from None
 
 
 def settings_of(request: SweepRequest, backend: Backend) -> Settings:
@@ -100,6 +103,22 @@ def _refuse_other(root: Path, settings: Settings, found: Mapping[str, CellFile])
                 raise UsageError(
                     f"{root} holds cells measured with {name} {before}, not {now}: choose another folder"
                 )
+
+
+def reassembled(root: Path, baseline: str | None) -> Sweep:
+    """The sweep in a folder, from sweep.json and every cell that is done by now. Raises InputError where the
+    folder holds none, UsageError for a baseline that is none of its schemes."""
+    before = read_sweep(root)
+    done = {name: one.cell for name, one in SweepFolder(root).found().items()}
+    cells = {**{cell.name: cell for cell in before.cells}, **done}
+    return assemble(
+        sorted(cells.values(), key=order_of),
+        before.settings,
+        command=before.command,
+        skipped=before.skipped,
+        baseline=baseline or before.baseline,
+        hardware=before.hardware,
+    )
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sp_profiler.report.json import to_plain
@@ -91,10 +91,6 @@ def _half_spread(cell: Cell) -> float | None:
     return None if cell.step is None else (cell.step.q3_ns - cell.step.q1_ns) / 2
 
 
-def _status(cell: Cell) -> str:
-    return "" if cell.status == "ok" else cell.status
-
-
 def _relative_step(cell: Cell) -> str | None:
     """`0.971`, with `≈` where the spread of the repeats is larger than the difference."""
     if cell.relative is None or cell.relative.step is None:
@@ -103,53 +99,107 @@ def _relative_step(cell: Cell) -> str | None:
     return ("≈ " if within else "") + f"{cell.relative.step:.3f}"
 
 
-_MIB = "MiB"
 _SIZE = "size"  # a kind of ours: bytes that are shown as a number of MiB
+_MAY_VARY = tuple(name for name in SIZES if name != "layers")
+
+Spec = tuple[tuple[str, str, str], Get]
+"""A column as `Listing` has it, and where its cells come from."""
 
 
-def cells_listing(sweep: Sweep) -> Listing:
-    """Every cell: step time and its spread, work, memory, and what is hidden; theory beside."""
-    varied = [
-        name for name in ("ranks", "dtype", "hidden", "heads", "kv_heads", "ffn", "vocab", "seq_len",
-                          "micro_batch", "num_microbatches")
-        if len({cell.sizes.get(name) for cell in sweep.cells}) > 1
-    ]  # fmt: skip
-    base = next((cell.label for cell in sweep.cells if cell.scheme == sweep.baseline), "baseline")
-    source = {cell.memory.peak_source for cell in sweep.cells if cell.memory is not None}
-    peak = f"Peak, {source.pop()}" if len(source) == 1 else "Peak"
-    columns: list[tuple[tuple[str, str, str], Get]] = [
-        (("Scheme", "text", ""), lambda c: c.label),
-        (("Layers", "int", ""), lambda c: c.sizes["layers"]),
-        *(((_title(n), _kind(sweep, n), ""), _size(n)) for n in varied),
-        (("Step", "ms", "ms, median"), _of("step", "median_ns")),
+def listings(sweep: Sweep) -> list[Listing]:
+    """What people are shown: time, memory and communication of every cell, then what was not measured."""
+    made = [times(sweep), memory(sweep), communication(sweep), failures(sweep), skipped(sweep)]
+    return [one for one in made if one is not None]
+
+
+def times(sweep: Sweep) -> Listing:
+    """Step time and its spread, work and throughput, absolute and relative."""
+    base = baseline_label(sweep)
+    columns: list[Spec] = [
+        (("Step", "ms", "ms"), _of("step", "median_ns")),
         (("Half IQR", "ms", "± ms"), _half_spread),
         (("Step", "text", f"× {base}"), _relative_step),
         (("Tokens", "int", "a step"), lambda c: c.tokens_per_step),
         (("Tokens/s", "int", ""), lambda c: None if c.tokens_per_s is None else round(c.tokens_per_s)),
         (("Tokens/s", "number", f"× {base}"), _of("relative", "tokens_per_s")),
-        ((peak, _SIZE, _MIB), _of("memory", "peak_bytes")),
-        (("Theory, at least", _SIZE, _MIB), lambda c: c.theory.peak_bytes_at_least),
-        (("Kept", _SIZE, _MIB), _of("memory", "saved_bytes")),
-        (("Theory", _SIZE, f"kept, {_MIB}"), lambda c: c.theory.saved_bytes),
-        (("Exposed", "ms", "ms"), _of("profile", "exposed_ns")),
-        (("Overlapped", "ms", "ms"), _of("profile", "overlapped_ns")),
-        (("wgrad hides", "ratio", "% of hideable"), _of("profile", "wgrad_hidden_of_hideable")),
-        (("Sent", _SIZE, _MIB), _of("profile", "comm_bytes")),
-        (("Theory", _SIZE, f"sent, {_MIB}"), lambda c: c.theory.comm_bytes),
-        (("RSS", _SIZE, f"peak, {_MIB}"), _of("memory", "rss_peak_bytes")),
         (("Profiler", "number", "× step"), _of("profile", "overhead_factor")),
     ]
     if sweep.hardware is not None:
-        timed = (("Theory", "ms", f"step on {sweep.hardware}, ms"), lambda c: c.theory.step_ns_at_least)
-        columns.insert(6 + len(varied), timed)
+        columns.insert(3, (("Theory", "ms", "at least, ms"), lambda c: c.theory.step_ns_at_least))
     if any(cell.status != "ok" for cell in sweep.cells):
-        columns.append((("Status", "text", ""), _status))
-    rows = [[_shown(kind, get(cell)) for (_, kind, _), get in columns] for cell in sweep.cells]
-    heads = [(label, "number" if kind == _SIZE else kind, unit) for (label, kind, unit), _ in columns]
-    names = [f"{label}/{unit}" for label, _, unit in heads]
-    spare = ("RSS", "Half IQR", "Theory/sent", "Sent", "Overlapped", "Theory, at", "Tokens/s/×", "Profiler")
-    dropped = [at for word in spare for at, name in enumerate(names) if name.startswith(word)]
-    return Listing("cells", "Cells", heads, rows, note(sweep), first_dropped=dropped or (-1,))
+        columns.append((("Status", "text", ""), lambda c: "" if c.status == "ok" else c.status))
+    settings = sweep.settings
+    note = (
+        f"Step: median of {settings.repeats} repeats of {settings.steps_per_repeat} steps without the "
+        "profiler, slowest rank; ≈ where the quartiles meet the baseline's."
+    )
+    if sweep.hardware is not None:
+        note += f" Theory: GEMMs, attention and communication that nothing hides, on {sweep.hardware}."
+    return _listing(sweep, "times", "Step time and throughput", columns, note)
+
+
+def memory(sweep: Sweep) -> Listing:
+    """What tensors and processes hold, beside what they cannot do without by the closed form."""
+    sources = {cell.memory.peak_source for cell in sweep.cells if cell.memory is not None}
+    base = baseline_label(sweep)
+    columns: list[Spec] = [
+        (
+            (f"Peak, {sources.pop()}" if len(sources) == 1 else "Peak", _SIZE, "MiB"),
+            _of("memory", "peak_bytes"),
+        ),
+        (("Peak", "number", f"× {base}"), _of("relative", "memory")),
+        (("Theory", _SIZE, "at least, MiB"), lambda c: c.theory.peak_bytes_at_least),
+        (("Kept", _SIZE, "for backward, MiB"), _of("memory", "saved_bytes")),
+        (("Theory", _SIZE, "kept, MiB"), lambda c: c.theory.saved_bytes),
+        (("Process", _SIZE, "peak RSS, MiB"), _of("memory", "rss_peak_bytes")),
+    ]
+    if any(cell.memory is not None and cell.memory.reserved_bytes is not None for cell in sweep.cells):
+        columns.insert(1, (("Reserved", _SIZE, "MiB"), _of("memory", "reserved_bytes")))
+    note = (
+        "Of the rank that needs most. Peak, tensors: the most that storages of tensors held in a step; "
+        "peak, allocator: torch.cuda's. Theory: parameters, optimizer, and the larger of gradients and what "
+        "is kept."
+    )
+    return _listing(sweep, "memory", "Memory of a rank", columns, note)
+
+
+def communication(sweep: Sweep) -> Listing:
+    """What is sent, exposed and hidden, from the profiled steps."""
+    columns: list[Spec] = [
+        (("Comm", "ms", "ms"), _of("profile", "comm_ns")),
+        (("Overlapped", "ms", "ms"), _of("profile", "overlapped_ns")),
+        (("Exposed", "ms", "ms"), _of("profile", "exposed_ns")),
+        (("Exposed", "ratio", "% of step"), _of("profile", "exposed_share")),
+        (("wgrad hides", "ratio", "% of hideable"), _of("profile", "wgrad_hidden_of_hideable")),
+        (("Hidden", "ratio", "% of all hideable"), _of("profile", "hidden_of_hideable")),
+        (("Sent", _SIZE, "MiB a step"), _of("profile", "comm_bytes")),
+        (("Theory", _SIZE, "sent, MiB"), lambda c: c.theory.comm_bytes),
+    ]
+    note = (
+        f"Means per step and rank of {sweep.settings.profiled_steps} profiled steps. wgrad hides: of the "
+        "dgrad collectives, beside what their wgrad GEMMs could hide at best. Sent: by one rank, with ring "
+        "algorithms."
+    )
+    return _listing(sweep, "communication", "Communication", columns, note)
+
+
+def baseline_label(sweep: Sweep) -> str:
+    """The baseline in the words people use."""
+    return next((cell.label for cell in sweep.cells if cell.scheme == sweep.baseline), "baseline")
+
+
+def _listing(sweep: Sweep, name: str, title: str, columns: Sequence[Spec], note: str) -> Listing:
+    """One row per cell: its scheme and the sizes in which cells differ, then the columns."""
+    varied = [size for size in _MAY_VARY if len({cell.sizes.get(size) for cell in sweep.cells}) > 1]
+    every: list[Spec] = [
+        (("Scheme", "text", ""), lambda c: c.label),
+        (("Layers", "int", ""), lambda c: c.sizes["layers"]),
+        *(((_title(size), "text" if size == "dtype" else "int", ""), _size(size)) for size in varied),
+        *columns,
+    ]
+    rows = [[_shown(kind, get(cell)) for (_, kind, _), get in every] for cell in sweep.cells]
+    heads = [(label, "number" if kind == _SIZE else kind, unit) for (label, kind, unit), _ in every]
+    return Listing(name, title, heads, rows, note, first_dropped=(-1,))
 
 
 def _size(name: str) -> Get:
@@ -157,30 +207,15 @@ def _size(name: str) -> Get:
 
 
 def _title(name: str) -> str:
-    return {"seq_len": "Tokens of S", "num_microbatches": "Micro-batches"}.get(
-        name, name.replace("_", "-").capitalize()
-    )
-
-
-def _kind(sweep: Sweep, name: str) -> str:
-    return "text" if any(isinstance(cell.sizes.get(name), str) for cell in sweep.cells) else "int"
+    named = {"seq_len": "Sequence", "num_microbatches": "Micro-batches", "kv_heads": "KV heads"}
+    return named.get(name, name.replace("_", "-").capitalize())
 
 
 def _shown(kind: str, value: Any) -> Any:
     return value / 2**20 if kind == _SIZE and value is not None else value
 
 
-def note(sweep: Sweep) -> str:
-    """How to read the columns."""
-    settings = sweep.settings
-    return (
-        f"Step: median of {settings.repeats} repeats of {settings.steps_per_repeat} steps without the "
-        f"profiler, slowest rank; ≈ where the quartiles meet. Exposed and overlapped: means per step and "
-        f"rank of {settings.profiled_steps} profiled steps. Sizes are of the rank that needs most."
-    )
-
-
-def failures_listing(sweep: Sweep) -> Listing | None:
+def failures(sweep: Sweep) -> Listing | None:
     """Cells that were not measured, each with its reason."""
     failed: Sequence[Cell] = sweep.failed
     if not failed:
@@ -190,10 +225,26 @@ def failures_listing(sweep: Sweep) -> Listing | None:
     return Listing("failures", "Cells that failed", columns, rows, "")
 
 
-def skipped_listing(sweep: Sweep) -> Listing | None:
+def skipped(sweep: Sweep) -> Listing | None:
     """Combinations that were not run, with the reason."""
     if not sweep.skipped:
         return None
     rows = [[one.what, one.combinations, one.reason, "; ".join(one.workloads)] for one in sweep.skipped]
     columns = (("Mode", "text", ""), ("Combinations", "int", ""), ("Why", "text", ""), ("Which", "text", ""))
     return Listing("skipped", "Combinations that are no cell", columns, rows, "")
+
+
+def planned(sweep: Sweep, done: Mapping[str, str]) -> Listing:
+    """The cells before they are run, with the closed forms; `done`: status of those that have been."""
+    columns: list[Spec] = [
+        (("Tokens", "int", "a step"), lambda c: c.tokens_per_step),
+        (("Kept", _SIZE, "theory, MiB"), lambda c: c.theory.saved_bytes),
+        (("Peak", _SIZE, "at least, MiB"), lambda c: c.theory.peak_bytes_at_least),
+        (("Sent", _SIZE, "theory, MiB"), lambda c: c.theory.comm_bytes),
+        (("Cell", "text", ""), lambda c: c.name),
+    ]
+    if sweep.hardware is not None:
+        columns.insert(4, (("Step", "ms", "at least, ms"), lambda c: c.theory.step_ns_at_least))
+    if done:
+        columns.append((("Done", "text", ""), lambda c: done.get(c.name, "")))
+    return _listing(sweep, "planned", "Cells", columns, "")
