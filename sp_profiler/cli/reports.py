@@ -43,14 +43,14 @@ def report_from(path: str, args: argparse.Namespace) -> Report:
     path holds several runs, or windows are asked of a report.json; InputError, naming the path, when it holds
     nothing that can be used, or `--strict` refuses it.
     """
-    file = _report_file(path)
+    file = report_file(path)
     if file is not None:
         report = _read(file, args)
     else:
         try:
             return _analyzed(path, args)
         except InputError:
-            file = _hidden_report(path)
+            file = hidden_report(path)
             if file is None:
                 raise
         report = _read(file, args)
@@ -77,7 +77,7 @@ def _analyzed(path: str, args: argparse.Namespace) -> Report:
     return report
 
 
-def _report_file(path: str) -> Path | None:
+def report_file(path: str) -> Path | None:
     """The report.json that is named. Raises InputError for another file of ours, which is none."""
     if not os.path.isfile(path):
         return None
@@ -90,7 +90,7 @@ def _report_file(path: str) -> Path | None:
     return Path(path)
 
 
-def _hidden_report(path: str) -> Path | None:
+def hidden_report(path: str) -> Path | None:
     """A report where no trace was found: in the folder that is named, or a file that says so further down.
 
     Raises UsageError for a folder of folders with a report each.
@@ -134,11 +134,16 @@ def _head(path: Path) -> bytes:
 
 
 def _read(path: Path, args: argparse.Namespace) -> Report:
-    from sp_profiler.report.json import read_report
-
     if args.window != "step" or args.steps is not None:
         asked = "--window" if args.steps is None else "--steps"
         raise UsageError(f"{path} is a report, its windows are chosen: {asked} needs the traces")
+    return read_file(path)
+
+
+def read_file(path: Path) -> Report:
+    """The report in a file, packed or not. Raises InputError, naming it, when it cannot be used."""
+    from sp_profiler.report.json import read_report
+
     try:
         content = path.read_bytes()
         text = gzip.decompress(content) if content.startswith(_GZIP) else content
