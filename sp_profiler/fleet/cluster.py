@@ -96,7 +96,7 @@ class Cluster:
             raise ClusterError(f"{self.name} is not connected")
         return self._client
 
-    def refuse_invisible(self, work: Work) -> None:
+    def check(self, work: Work) -> None:
         """ClusterError when a worker does not see the work folder: its tables would be lost to the others."""
         mark = work.path(f".seen-{self._token}")
         mark.touch()

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from sp_profiler.errors import SpProfilerError, UsageError
+
+if TYPE_CHECKING:
+    from sp_profiler.fleet.work import Work
 
 Task = TypeVar("Task")
 Value = TypeVar("Value")
@@ -59,6 +62,10 @@ class Engine(Protocol):
         """As `--engine` spells it."""
         ...
 
+    def check(self, work: Work) -> None:
+        """Raise a SpProfilerError when a worker does not see the work folder."""
+        ...
+
     def run(
         self, function: Callable[[Task], Value], tasks: Iterable[Task], *, timeout_s: float | None = None
     ) -> Iterator[Done[Task, Value] | Failed[Task]]:
@@ -99,6 +106,9 @@ class InProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
+        return
+
+    def check(self, work: Work) -> None:
         return
 
     def run(

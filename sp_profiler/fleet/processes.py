@@ -22,6 +22,7 @@ from typing import Any, Generic, TypeVar
 
 from sp_profiler.errors import SpProfilerError
 from sp_profiler.fleet.engines import Done, Failed, Policy
+from sp_profiler.fleet.work import Work
 from sp_profiler.fleet.worker import DONE, LENGTH_BYTES, RAISED, READY, STARTED, packed
 
 Task = TypeVar("Task")
@@ -142,6 +143,9 @@ class Processes:
             busy = worker.job is not None
             worker.end(0.0 if busy else max(0.0, deadline - time.monotonic()))
         self._workers.clear()
+
+    def check(self, work: Work) -> None:
+        """Our workers see what we see."""
 
     @property
     def pids(self) -> list[int]:

@@ -146,8 +146,20 @@ def survey(task: SurveyTask) -> Surveyed:
     return Surveyed(task.number, summary)
 
 
-def draw(task: SurveyTask) -> Drawn:
-    """The timeline of a rank that was surveyed; decoded anew where nobody asked for it then."""
+@dataclass(frozen=True)
+class DrawTask:
+    """The timeline of one rank that was surveyed."""
+
+    survey: SurveyTask
+
+    @property
+    def name(self) -> str:
+        return f"draw/{self.survey.number:05d}"
+
+
+def draw(of_rank: DrawTask) -> Drawn:
+    """The timeline of a rank; it is decoded anew where nobody asked for it when it was surveyed."""
+    task = of_rank.survey
     kept = task.work.finished(f"timelines/{task.number:05d}", _fingerprint(task) or "", Drawn)
     if kept is not None:
         return kept

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sp_profiler.errors import InputError
+from sp_profiler.errors import InputError, SpProfilerError
 from sp_profiler.ledger import SEVERITIES, LedgerEntry
 from sp_profiler.trace.decode import DEFAULT_LIMITS, decode_trace
 from sp_profiler.trace.limits import Limits
@@ -130,16 +130,12 @@ class RunChecks:
         self._kept: list[TraceSummary] = []
         self._like: dict[tuple[object, ...], list[TraceSummary]] = {}  # by size and rank
         self._entries: list[LedgerEntry] = list(files.ledger)
-        self._unreadable: list[InputError] = []
+        self._unreadable: list[SpProfilerError] = []
 
-    def unreadable(self, path: str, error: InputError) -> None:
-        """Enter a file that cannot be read."""
+    def unreadable(self, path: str, error: SpProfilerError, code: str = "unreadable-file") -> None:
+        """Enter a file that cannot be read, or was given up for another reason."""
         self._unreadable.append(error)
-        self._entries.append(LedgerEntry("unreadable-file", "loss", str(error), file=path))
-
-    def enter(self, entry: LedgerEntry) -> None:
-        """Enter what else is to be said of a file that does not count."""
-        self._entries.append(entry)
+        self._entries.append(LedgerEntry(code, "loss", str(error), file=path))
 
     def add(self, one: TraceSummary, is_copy_of: Callable[[TraceSummary], bool]) -> bool:
         """Whether the trace counts: not when an earlier file holds the same (`rank0.json` beside
