@@ -121,7 +121,7 @@ def analyze_files(
     run = check_run(
         files,
         ranks.take,
-        lambda path: read_one(path, limits, decode),
+        lambda path: read_one(files.place_of(path), limits, decode),
         limits=limits,
         on_file=on_file,
         decode=decode,
@@ -131,7 +131,7 @@ def analyze_files(
     for one in run.traces:
         if one.path not in ranks.outcomes and one.path not in ranks.failures:
             held = ranks.held.pop(one.path, None)
-            ranks.analyze(as_numbered(held or read_one(one.path, limits, decode), one))
+            ranks.analyze(as_numbered(held or read_one(files.place_of(one.path), limits, decode), one))
     for one in run.traces:
         if one.path in ranks.failures:
             raise ranks.failures[one.path]

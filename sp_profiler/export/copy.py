@@ -17,6 +17,7 @@ from sp_profiler.export.layout import Layout
 from sp_profiler.ledger import Ledger
 from sp_profiler.trace.inflate import GZIP_MAGIC, read_text
 from sp_profiler.trace.limits import Limits
+from sp_profiler.trace.places import open_binary
 from sp_profiler.trace.repair import mended_text
 
 _GZIP_WINDOW = 31  # zlib's window-bits value for "gzip header and trailer"
@@ -29,7 +30,7 @@ def with_events(path: str, layout: Layout, events: Iterable[bytes], limits: Limi
     `layout` is that of the same file; InputError where the file is no longer what it was, or cannot be read.
     """
     try:
-        with open(path, "rb") as file:
+        with open_binary(path) as file:
             blocks = read_text(file, path, limits, Ledger(path))
             if layout.list_end is not None:
                 yield from _spliced(path, blocks, layout.list_end, _joined(events, layout.has_events))
@@ -51,7 +52,7 @@ def gzipped(blocks: Iterable[bytes]) -> Iterator[bytes]:
 def is_gzip(path: str) -> bool:
     """Whether the file is packed with gzip, whatever its name says."""
     try:
-        with open(path, "rb") as file:
+        with open_binary(path) as file:
             return file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
     except OSError:
         return False  # who reads it will say so

@@ -22,6 +22,7 @@ from sp_profiler.trace.events import EventReader
 from sp_profiler.trace.faults import Faults
 from sp_profiler.trace.inflate import read_text
 from sp_profiler.trace.limits import Limits
+from sp_profiler.trace.places import opened
 from sp_profiler.trace.repair import mended_text
 from sp_profiler.trace.schema import Event
 from sp_profiler.trace.values import word_text
@@ -60,7 +61,7 @@ def find_layout(path: str, limits: Limits) -> Layout:
     """Read the text of a trace. Raises InputError where `decode_trace` would, or for an export of ours."""
     ledger = Ledger(path)
     seen = _Seen(path)
-    with open(path, "rb") as file:
+    with opened(path) as file:
         text = Window(read_text(file, path, limits, ledger))
         faults = _Counted(ledger)
         events = _Places(path, text, limits, faults, seen)

@@ -62,7 +62,7 @@ def export_run(
     run = check_run(
         files,
         ranks.take,
-        lambda path: read_one(path, limits, decode),
+        lambda path: read_one(files.place_of(path), limits, decode),
         limits=limits,
         on_file=on_file,
         decode=decode,
@@ -76,7 +76,7 @@ def export_run(
     added: list[LedgerEntry] = []
     first_id = 0
     for one in run.traces:
-        layout = find_layout(one.path, limits)
+        layout = find_layout(files.place_of(one.path), limits)
         if layout.list_end is None:
             added.append(_written_anew(one.path, layout))
         ranks.write(one, results[one.path], first_id, layout, places[one.path])
@@ -144,7 +144,7 @@ class _Ranks:
             looked = _Looked(trace, classify(trace, self._files.run_json))
         devices = tracks_of(looked.trace, looked.classified, result, self._rule, first_id)
         events = events_of(devices, layout, one.rank, one.metadata.base_time_ns)
-        blocks = with_events(one.path, layout, events, self._limits)
+        blocks = with_events(self._files.place_of(one.path), layout, events, self._limits)
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(place, gzipped(blocks) if place.name.endswith(".gz") else blocks)
@@ -152,7 +152,7 @@ class _Ranks:
             raise UsageError(f"cannot write {place}: {error.strerror}") from None
 
     def _read(self, one: TraceSummary) -> Trace:
-        return as_numbered(read_one(one.path, self._limits, self._decode), one)
+        return as_numbered(read_one(self._files.place_of(one.path), self._limits, self._decode), one)
 
     def _analyze(self, trace: Trace) -> None:
         classified = classify(trace, self._files.run_json)

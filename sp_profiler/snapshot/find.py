@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import glob
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sp_profiler.errors import InputError
 from sp_profiler.snapshot.read import ENDINGS, is_snapshot
+from sp_profiler.trace import places
 from sp_profiler.trace.find import distinct_names, find_runs
+from sp_profiler.trace.remote import Remote, as_remote
 from sp_profiler.trace.tables import RunFiles
 
 
@@ -27,7 +28,7 @@ class Source:
 
 
 def find_sources(paths: Sequence[str]) -> list[Source]:
-    """The runs that `paths` (files, folders, globs) name, in the order given; names are distinct.
+    """The runs that `paths` (files, folders, globs, URLs) name, in the order given; names are distinct.
 
     Files named directly are one run. In a folder, snapshots belong to the run whose traces lie beside them
     or above; those that belong to none are one run together, as are its ranks.
@@ -37,14 +38,16 @@ def find_sources(paths: Sequence[str]) -> list[Source]:
     sources: list[Source] = []
     named: list[str] = []  # snapshots and traces named directly
     traces: list[str] = []
-    for path in paths:
-        if os.path.isdir(path):
+    for path in map(as_remote, paths):
+        is_pattern = places.has_magic(path) and (isinstance(path, Remote) or not os.path.exists(path))
+        kind = None if is_pattern else places.kind_of(path)
+        if kind == "folder":
             sources += _in_folder(path)
-        elif os.path.isfile(path) and is_snapshot(path):
+        elif kind == "file" and is_snapshot(path):
             named.append(path)
-        elif glob.has_magic(path) and not os.path.exists(path):
-            matches = sorted(glob.glob(path, recursive=True))
-            found = [match for match in matches if os.path.isfile(match) and is_snapshot(match)]
+        elif is_pattern:
+            matches = places.matches(path)
+            found = [match for match, kind in matches.items() if kind == "file" and is_snapshot(match)]
             named += found
             if len(found) < len(matches) or not matches:
                 traces.append(path)
@@ -56,7 +59,7 @@ def find_sources(paths: Sequence[str]) -> list[Source]:
 
 def _once(paths: Sequence[str]) -> tuple[str, ...]:
     """Each file once, in order, however often it was named."""
-    return tuple({os.path.realpath(path): path for path in reversed(paths)}.values())[::-1]
+    return tuple({places.identity(path): path for path in reversed(paths)}.values())[::-1]
 
 
 def _with_snapshots(runs: list[RunFiles], snapshots: tuple[str, ...]) -> list[Source]:
@@ -80,10 +83,10 @@ def _name_of(files: Sequence[str]) -> str:
 
 def _in_folder(folder: str) -> list[Source]:
     snapshots: list[str] = []
-    for current, folders, names in os.walk(folder):
+    for current, folders, names in places.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         snapshots += [
-            os.path.join(current, name)
+            places.join(current, name)
             for name in sorted(names)
             if name.lower().endswith(ENDINGS) and not name.startswith(".")
         ]

@@ -11,7 +11,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
@@ -29,10 +29,13 @@ from sp_profiler.snapshot.tables import (
 )
 from sp_profiler.snapshot.worker.protocol import MAGIC, NONE
 from sp_profiler.trace.metadata import rank_from_name
+from sp_profiler.trace.places import open_binary
+from sp_profiler.trace.remote import Remote, as_remote, fetch
 
 MEBI = 1 << 20
 GIBI = 1 << 30
 ENDINGS = (".pickle", ".pkl", ".pickle.gz", ".pkl.gz")
+_TRACES = (".json", ".json.gz")
 _WORKER = Path(__file__).with_name("worker")  # its `__main__` is run, and finds the modules beside it
 _CHUNK = 1 << 20
 _MEMORY_PER_BYTE = 60  # of a pickle: a dict of eight keys in some 60 bytes, an empty list in one
@@ -70,10 +73,12 @@ def is_snapshot(path: str) -> bool:
     """Whether a file is to be read as a snapshot: by its name, else by a pickle's first bytes."""
     if path.lower().endswith(ENDINGS):
         return True
-    if not os.path.isfile(path):
+    if isinstance(path, Remote) and path.lower().endswith(_TRACES):
+        return False  # not fetched to look
+    if not isinstance(path, Remote) and not os.path.isfile(path):
         return False
     try:
-        with open(path, "rb") as file:
+        with open_binary(path) as file:
             head = file.read(2)
     except OSError:
         return False
@@ -86,10 +91,11 @@ def read_snapshot(path: str, limits: SnapshotLimits | None = None) -> Snapshot:
     Raises InputError, in one sentence that names the file, for what is no snapshot, asks for a global, is
     cut off, or breaks a bound.
     """
-    if os.path.exists(path) and not os.path.isfile(path):
+    path = as_remote(path)
+    if not isinstance(path, Remote) and os.path.exists(path) and not os.path.isfile(path):
         raise InputError(f"{path} is a folder, a pipe or a device: name a snapshot's file.")
     try:
-        with open(path, "rb", buffering=0) as file:  # the worker reads on from where this stands
+        with _with_descriptor(path) as file:  # the worker reads on from where this stands
             packed = file.read(2) == b"\x1f\x8b"
             file.seek(0)
             bounds = (limits or SnapshotLimits()).for_file(os.fstat(file.fileno()).st_size, packed=packed)
@@ -97,6 +103,10 @@ def read_snapshot(path: str, limits: SnapshotLimits | None = None) -> Snapshot:
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}.") from None
     return _parse(path, output)
+
+
+def _with_descriptor(path: str) -> BinaryIO:
+    return fetch(path) if isinstance(path, Remote) else cast("BinaryIO", open(path, "rb", buffering=0))
 
 
 def _run_worker(path: str, descriptor: int, bounds: SnapshotLimits) -> bytearray:
@@ -179,11 +189,11 @@ def _parse(path: str, output: bytearray) -> Snapshot:
     for name, count in header["layout"]:
         columns[name] = np.frombuffer(output, dtype=np.int64, count=count, offset=end)
         end += count * 8
-    ledger = Ledger(path)
+    ledger = Ledger(str(path))
     _enter(header, ledger)
     settings = header["settings"]
     return Snapshot(
-        path=path,
+        path=str(path),  # of a URL what may be shown
         rank=_rank(path),
         devices=tuple(_devices(columns)),
         stacks=Stacks(

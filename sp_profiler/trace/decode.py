@@ -10,6 +10,7 @@ ledger.
 from __future__ import annotations
 
 import os
+from typing import BinaryIO
 
 from sp_profiler.errors import InputError
 from sp_profiler.ledger import SEVERITIES, Ledger, LedgerEntry
@@ -21,6 +22,8 @@ from sp_profiler.trace.faults import Faults
 from sp_profiler.trace.inflate import read_text
 from sp_profiler.trace.limits import Limits
 from sp_profiler.trace.metadata import read_metadata
+from sp_profiler.trace.places import opened
+from sp_profiler.trace.remote import as_remote
 from sp_profiler.trace.tables import Trace
 from sp_profiler.trace.window import Window
 
@@ -33,7 +36,7 @@ _SQLITE_MAGIC = b"SQLite format 3"
 
 
 def decode_trace(path: str, limits: Limits = DEFAULT_LIMITS, *, chunk_bytes: int = CHUNK_BYTES) -> Trace:
-    """Read one Kineto trace: `.json` or `.json.gz`, complete or damaged, any schema version.
+    """Read one Kineto trace, of a path or URL: `.json` or `.json.gz`, complete or damaged, of any version.
 
     All intact events are kept; every repair, loss and assumption is in `Trace.ledger` with its byte
     offset in the uncompressed text. `chunk_bytes` changes speed and memory, never the result.
@@ -41,25 +44,27 @@ def decode_trace(path: str, limits: Limits = DEFAULT_LIMITS, *, chunk_bytes: int
     Raises InputError, in one sentence that names the file, when the file cannot be opened, is not a
     trace, or exceeds `limits`.
     """
+    path = as_remote(path)
     _refuse_other_formats(path)
+    with opened(path) as file:
+        return decode_open(file, path, limits, chunk_bytes=chunk_bytes)
+
+
+def decode_open(
+    file: BinaryIO, path: str, limits: Limits = DEFAULT_LIMITS, *, chunk_bytes: int = CHUNK_BYTES
+) -> Trace:
+    """The same of a file that is open, at its beginning; `path` is its name. Raises OSError, too."""
+    path = str(path)  # of a URL what may be shown
+    if file.read(len(_SQLITE_MAGIC)) == _SQLITE_MAGIC:
+        raise _nsight_error(path)
+    file.seek(0)
     ledger = Ledger(path)
     columns = Columns(path, limits, ledger)
-    try:
-        with open(path, "rb") as file:
-            if file.read(len(_SQLITE_MAGIC)) == _SQLITE_MAGIC:
-                raise _nsight_error(path)
-            file.seek(0)
-            text = Window(read_text(file, path, limits, ledger))
-            faults = Faults(ledger)
-            events = EventReader(path, text, limits, faults, columns, chunk_bytes=chunk_bytes)
-            document = DocumentReader(path, text, limits, faults, events)
-            document.read()
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist.") from None
-    except IsADirectoryError:
-        raise InputError(f"{path} is a folder, not a trace file.") from None
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}.") from None
+    text = Window(read_text(file, path, limits, ledger))
+    faults = Faults(ledger)
+    events = EventReader(path, text, limits, faults, columns, chunk_bytes=chunk_bytes)
+    document = DocumentReader(path, text, limits, faults, events)
+    document.read()
     metadata = read_metadata(document.members, path, ledger)
     strings, table, collectives, flows, memory = columns.finish(metadata.base_time_ns)
     enter_far_away(table, strings, ledger)

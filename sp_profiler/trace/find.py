@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import itertools
 import json
 import os
@@ -13,7 +12,9 @@ from typing import Any
 
 from sp_profiler.errors import InputError
 from sp_profiler.ledger import LedgerEntry
+from sp_profiler.trace import places
 from sp_profiler.trace.metadata import rank_from_name, worker_from_name
+from sp_profiler.trace.remote import Remote, RemoteDenied, as_remote
 from sp_profiler.trace.tables import RunFiles
 
 RUN_JSON = "run.json"
@@ -29,7 +30,7 @@ _BARE_LIST = re.compile(rb"\s*\[\s*\{[^{}]{0,4096}\"ph\"\s*:")
 
 
 def find_runs(paths: Sequence[str]) -> list[RunFiles]:
-    """The runs that `paths` name, in the order given.
+    """The runs that `paths` name, in the order given: files, folders, globs, or URLs of any of these.
 
     A folder with trace files is one run. A folder without any is searched: every folder below that
     holds trace files is its own run, so ranks of different runs never count as duplicates. Files named
@@ -40,14 +41,14 @@ def find_runs(paths: Sequence[str]) -> list[RunFiles]:
     runs: list[RunFiles] = []
     files: list[str] = []
     ignored: list[LedgerEntry] = []
-    for path in _expanded(paths, ignored):
-        if os.path.isdir(path):
+    for path, kind in _expanded([as_remote(path) for path in paths], ignored).items():
+        if kind == "folder":
             runs.extend(_runs_below(path))
         else:
             files.append(path)
     once: dict[frozenset[str], RunFiles] = {}  # a folder named twice, or also by one above it, is one run
     for run in (*_runs_of_files(_distinct(files), ignored), *runs):
-        once.setdefault(frozenset(map(os.path.realpath, run.files)), run)
+        once.setdefault(frozenset(map(places.identity, run.files)), run)
     return list(once.values())
 
 
@@ -64,55 +65,90 @@ def distinct_names(names: Iterable[str], taken: Iterable[str] = ()) -> list[str]
 
 def _runs_of_files(files: list[str], ignored: Sequence[LedgerEntry]) -> list[RunFiles]:
     """Files named by themselves: one run, unless they come from several folders with a run.json each."""
-    folders = dict.fromkeys(os.path.dirname(file) or "." for file in files)
-    if len(folders) > 1 and all(os.path.isfile(os.path.join(folder, RUN_JSON)) for folder in folders):
-        groups = [[file for file in files if (os.path.dirname(file) or ".") == folder] for folder in folders]
+    folders = dict.fromkeys(map(places.parent, files))
+    if len(folders) > 1 and all(_has_run_json(folder) for folder in folders):
+        groups = [[file for file in files if places.parent(file) == folder] for folder in folders]
     else:
         groups = [files] if files else []
     runs: list[RunFiles] = []
     for group in groups:
-        root = os.path.dirname(group[0]) or "."
-        run_json, faults = _run_json(root)
-        if any((os.path.dirname(file) or ".") != root for file in group):
-            root, run_json, faults = os.path.commonpath([os.path.abspath(file) for file in group]), None, ()
-        name = os.path.basename(group[0] if len(group) == 1 else os.path.abspath(root))
+        root = places.parent(group[0])
+        if any(places.parent(file) != root for file in group):
+            root, run_json, faults = _common_folder(group), None, ()
+        else:
+            run_json, faults = _run_json(root)
+        name = os.path.basename(group[0]) if len(group) == 1 else places.name_of(root)
         runs.append(RunFiles(name, root, tuple(sorted(group)), run_json, (*ignored, *faults)))
     return runs
 
 
-def _expanded(paths: Sequence[str], ignored: list[LedgerEntry]) -> list[str]:
+def _common_folder(files: Sequence[str]) -> str:
+    """The folder above them all."""
+    if not any(isinstance(file, Remote) for file in files):
+        return os.path.commonpath([os.path.abspath(file) for file in files])
+    columns = zip(*(file.split("/")[:-1] for file in files), strict=False)
+    return "/".join(parts[0] for parts in itertools.takewhile(lambda parts: len(set(parts)) == 1, columns))
+
+
+def _has_run_json(folder: str) -> bool:
+    path = places.join(folder, RUN_JSON)
+    if not isinstance(path, Remote):
+        return os.path.isfile(path)
+    try:
+        return _content(path) is not None
+    except OSError:
+        return False
+
+
+def _expanded(paths: Sequence[str], ignored: list[LedgerEntry]) -> dict[str, places.Kind]:
     """Existing files and folders: globs resolved, the rest checked. Globs pass over what is no trace."""
-    found: list[str] = []
+    found: dict[str, places.Kind] = {}
     if not paths:
         raise InputError("no trace file or folder was named.")
     for path in paths:
-        if os.path.isfile(path) or os.path.isdir(path):
-            _refuse_snapshot(path)
-            found.append(path)
-        elif glob.has_magic(path):
-            matches = sorted(glob.glob(path, recursive=True))
+        kind = None if isinstance(path, Remote) and places.has_magic(path) else places.kind_of(path)
+        if kind is not None:
+            _refuse_snapshot(path, kind)
+            _refuse_same_name(path, found)
+            found[path] = kind
+        elif places.has_magic(path):
+            matches = places.matches(path)
             if not matches:
                 raise InputError(f"no file matches {path}.")
             # A pattern such as run*/** meets run.json and reports too; named files are never filtered.
-            verdicts = {match: os.path.isdir(match) or _is_trace(match) for match in matches}
+            verdicts = {match: kind == "folder" or _is_trace(match) for match, kind in matches.items()}
             ignored.extend(_ignored(match) for match, verdict in verdicts.items() if verdict is False)
             kept = [match for match, verdict in verdicts.items() if verdict]
-            inside = {os.path.dirname(match) for match in kept if not os.path.isdir(match)}
-            found.extend(match for match in kept if not os.path.isdir(match) or not _covers(match, inside))
+            inside = {os.path.dirname(match) for match in kept if matches[match] != "folder"}
+            for match in kept:
+                if matches[match] != "folder":
+                    found[match] = "file"
+                elif not _covers(match, inside):
+                    found[match] = "folder"
             if not kept:
                 raise InputError(f"no file that matches {path} is a trace.")
-        elif os.path.exists(path):
+        elif places.exists(path):
             raise InputError(f"{path} is a pipe or a device: save the trace to a file and name that.")
         else:
             raise InputError(f"{path or repr(path)} does not exist.")
     return found
 
 
-def _refuse_snapshot(path: str) -> None:
+def _refuse_same_name(path: str, found: Iterable[str]) -> None:
+    """InputError for URLs that are one when what may be secret in them is left out."""
+    same = next((one for one in found if one == path), path)
+    if places.identity(same) != places.identity(path):
+        raise InputError(
+            f"{path} is named twice with different queries (what follows the ?), which are not kept: download"
+            " the files and name those."
+        )
+
+
+def _refuse_snapshot(path: str, kind: places.Kind) -> None:
     """InputError for a memory snapshot: it is of this tool, but no trace."""
     from sp_profiler.snapshot.read import is_snapshot
 
-    if os.path.isfile(path) and is_snapshot(path):
+    if kind == "file" and is_snapshot(path):
         raise InputError(
             f"{path} is a memory snapshot, no trace: sp-profile memory and sp_profiler.memory() read it."
         )
@@ -130,7 +166,7 @@ def _covers(folder: str, folders: Iterable[str]) -> bool:
 
 def _distinct(files: Sequence[str]) -> list[str]:
     """Each file once, however often it was named."""
-    return list({os.path.realpath(file): file for file in reversed(files)}.values())[::-1]
+    return list({places.identity(file): file for file in reversed(files)}.values())[::-1]
 
 
 def _runs_below(folder: str) -> list[RunFiles]:
@@ -139,15 +175,15 @@ def _runs_below(folder: str) -> list[RunFiles]:
     if run is not None:
         return [run]
     runs: list[RunFiles] = []
-    nsight = _nsight_in(folder)
+    nsight: str | None = None
     exported = False
-    for current, folders, names in os.walk(folder, onerror=_unreadable):
+    for current, folders, names in places.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         exported = exported or any(_EXPORT_NAME.search(name) for name in names)
+        nsight = nsight or _nsight_in(names)
         if current == folder:
             continue
         run = _run_in(current)
-        nsight = nsight or _nsight_in(current)
         if run is not None:
             folders.clear()  # folders inside a run hold its by-products
             runs.append(run)
@@ -180,30 +216,20 @@ def _one_run_of_rank_folders(folder: str, runs: list[RunFiles]) -> list[RunFiles
         return runs
     files = tuple(file for run in runs for file in run.files)
     entries = tuple(entry for run in runs for entry in run.ledger)
-    root = os.path.dirname(runs[0].root)
+    root = places.parent(runs[0].root)
     run_json, faults = _run_json(root)
-    return [RunFiles(os.path.basename(os.path.abspath(root)), root, files, run_json, (*entries, *faults))]
+    return [RunFiles(places.name_of(root), root, files, run_json, (*entries, *faults))]
 
 
-def _unreadable(error: OSError) -> None:
-    raise InputError(f"{error.filename} cannot be read: {error.strerror}.")
-
-
-def _nsight_in(folder: str) -> str | None:
-    names = sorted(os.listdir(folder)) if os.access(folder, os.R_OK) else []
-    return next((name for name in names if name.lower().endswith(_NSIGHT)), None)
+def _nsight_in(names: Sequence[str]) -> str | None:
+    return next((name for name in sorted(names) if name.lower().endswith(_NSIGHT)), None)
 
 
 def _run_in(folder: str) -> RunFiles | None:
     """The run whose files lie directly in this folder; None without trace files."""
-    try:
-        with os.scandir(folder) as entries:
-            paths = sorted(entry.path for entry in entries if entry.is_file())
-    except OSError as error:
-        raise InputError(f"{folder} cannot be read: {error.strerror}.") from None
     files: list[str] = []
     ledger: list[LedgerEntry] = []
-    for path in paths:
+    for path in places.files_in(folder):
         verdict = _is_trace(path)
         if verdict:
             files.append(path)
@@ -212,8 +238,7 @@ def _run_in(folder: str) -> RunFiles | None:
     if not files:
         return None
     run_json, faults = _run_json(folder)
-    name = os.path.basename(os.path.abspath(folder))
-    return RunFiles(name, folder, tuple(_distinct(files)), run_json, (*ledger, *faults))
+    return RunFiles(places.name_of(folder), folder, tuple(_distinct(files)), run_json, (*ledger, *faults))
 
 
 def _is_trace(path: str) -> bool | None:
@@ -248,7 +273,7 @@ def _is_trace(path: str) -> bool | None:
 def _head(path: str) -> bytes:
     """The first text of a file, unpacked as far as it goes; empty when it cannot be read."""
     try:
-        with open(path, "rb") as file:
+        with places.open_binary(path) as file:
             head = file.read(_SNIFFED_BYTES)
     except OSError:
         return b""
@@ -266,14 +291,25 @@ def _head(path: str) -> bytes:
     return text
 
 
+def _content(path: str) -> bytes | None:
+    """What a file holds; None where there is none. A store may answer who cannot list it with a refusal."""
+    if not isinstance(path, Remote) and not os.path.isfile(path):
+        return None
+    try:
+        with places.open_binary(path) as file:
+            return file.read()
+    except (FileNotFoundError, RemoteDenied):
+        return None
+
+
 def _run_json(folder: str) -> tuple[dict[str, Any] | None, tuple[LedgerEntry, ...]]:
     """The content of run.json, or None and why."""
-    path = os.path.join(folder, RUN_JSON)
-    if not os.path.isfile(path):
-        return None, ()
+    path = places.join(folder, RUN_JSON)
     try:
-        with open(path, encoding="utf-8") as file:
-            content = json.load(file)
+        text = _content(path)
+        if text is None:
+            return None, ()
+        content = json.loads(text.decode("utf-8"))
     except (OSError, ValueError, RecursionError):
         content = None
     if isinstance(content, dict):

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sp_profiler.ledger import LedgerEntry
+from sp_profiler.trace.remote import is_remote
 
 NONE = -1
 
@@ -194,6 +195,10 @@ class RunFiles:
     files: tuple[str, ...]  # trace files, sorted
     run_json: dict[str, Any] | None  # content of run.json when there is one
     ledger: tuple[LedgerEntry, ...] = ()
+
+    def place_of(self, path: str) -> str:
+        """Where the file that a trace calls `path` is read from: a URL with what lets somebody in."""
+        return next((file for file in self.files if file == path), path) if is_remote(path) else path
 
 
 @dataclass(frozen=True)
