@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from sp_profiler.analysis.joined import NO_GROUP, Joined
-from sp_profiler.trace.tables import Int64
 
-_NAMED = 5  # collectives pointed to
+NAMED = 5
+"""Collectives pointed to."""
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,7 @@ def ends_apart(run: Joined) -> EndsApart | None:
     apart = np.flatnonzero(run.instances.apart[:-1] & run.shown)
     if not len(apart):
         return None
-    span = run.instances.last_end_ns - run.instances.first_end_ns
-    largest = apart[np.argsort(-span[apart], kind="stable")]
+    largest = largest_apart(run)
     rows = np.flatnonzero(np.isin(run.matched.instance, apart))
     end = run.ends.end_ns[rows] - run.clocks.offset_ns[run.ends.member[rows]]
     number = run.matched.instance[rows]
@@ -42,21 +41,28 @@ def ends_apart(run: Joined) -> EndsApart | None:
     keys = np.unique(run.key_of[apart]).tolist()
     return EndsApart(
         collectives=len(apart),
-        largest_ns=int(span[largest[0]]),
+        largest_ns=largest[0][0],
         groups=sorted({run.ends.keys[key].label or NO_GROUP for key in keys}),
         ops=sorted({run.ends.ops[op] for op in np.unique(run.ends.op[rows]).tolist()}),
         ranks=sorted({r for m in np.unique(furthest).tolist() if (r := run.member_rank[m]) is not None}),
-        figures=_figures_of(run, largest[:_NAMED]),
+        figures=[place for _, figures in largest for place in figures],
     )
 
 
-def _figures_of(run: Joined, instances: Int64) -> list[tuple[int, int]]:
-    """(result, row of its collectives) of the instances' parts inside the windows."""
+def largest_apart(run: Joined) -> list[tuple[int, list[tuple[int, int]]]]:
+    """The collectives whose ends are furthest apart, a few of them: how far, and (result, row of its
+    collectives) of their parts inside the windows."""
+    apart = np.flatnonzero(run.instances.apart[:-1] & run.shown)
+    span = run.instances.last_end_ns - run.instances.first_end_ns
+    largest = apart[np.argsort(-span[apart], kind="stable")][:NAMED]
+    return [(int(span[one]), _figures_of(run, one)) for one in largest.tolist()]
+
+
+def _figures_of(run: Joined, instance: int) -> list[tuple[int, int]]:
     places: list[tuple[int, int]] = []
-    for instance in instances.tolist():
-        for row in run.ends.row[run.matched.instance == instance].tolist():
-            place = int(np.searchsorted(run.first_row, row, side="right")) - 1
-            figure = int(run.arrivals[place].figure[row - run.first_row[place]])
-            if figure >= 0:
-                places.append((run.taking[place], figure))
+    for row in run.ends.row[run.matched.instance == instance].tolist():
+        place = int(np.searchsorted(run.first_row, row, side="right")) - 1
+        figure = int(run.arrivals[place].figure[row - run.first_row[place]])
+        if figure >= 0:
+            places.append((run.taking[place], figure))
     return places

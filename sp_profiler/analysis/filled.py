@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,6 +13,7 @@ from sp_profiler.analysis.columns import Column, Numbers, Words
 from sp_profiler.analysis.joined import NO_GROUP, Joined
 from sp_profiler.analysis.overlap import IdentityError
 from sp_profiler.analysis.results import Bandwidth, RankResult
+from sp_profiler.classify.tables import Group
 from sp_profiler.trace.tables import NONE, Int64
 
 
@@ -28,9 +29,9 @@ class GroupSums:
     """Sums over all ranks, by group and operation."""
 
     def __init__(self) -> None:
-        self._wait: dict[str, int] = {}
-        self._sums: dict[tuple[str, str], list[int]] = {}
-        self._factor: dict[tuple[str, str], float | None] = {}
+        self.wait: dict[str, int] = {}  # by group
+        self.sums: dict[tuple[str, str], list[int]] = {}  # count, bytes, transfer_ns, how many are bounds
+        self.factor: dict[tuple[str, str], float | None] = {}  # busbw / algbw, as the first rank has it
 
     def add(self, collectives: Collectives, sizes: Mapping[str, int | None]) -> None:
         """Add a rank's collectives; `sizes` are those of its groups."""
@@ -43,58 +44,98 @@ class GroupSums:
             mine, group = kind == code, named or NO_GROUP
             waited = mine & wait.is_known
             if waited.any():
-                self._wait[group] = self._wait.get(group, 0) + exact_sum(wait.values[waited])
+                self.wait[group] = self.wait.get(group, 0) + exact_sum(wait.values[waited])
             mine &= measured
             if not mine.any():
                 continue
-            sums = self._sums.setdefault((group, op), [0, 0, 0, 0])
+            sums = self.sums.setdefault((group, op), [0, 0, 0, 0])
             parts = (exact_sum(bytes_[mine]), exact_sum(transfer.or_zero()[mine]), int(is_bound[mine].sum()))
             for place, part in enumerate((int(mine.sum()), *parts)):
                 sums[place] += part
-            if (group, op) not in self._factor:
-                self._factor[(group, op)] = bus_factor(op, sizes.get(group))
+            if (group, op) not in self.factor:
+                self.factor[(group, op)] = bus_factor(op, sizes.get(group))
 
     def result(self) -> dict[str, GroupAcross]:
         by_group: dict[str, list[Bandwidth]] = {}
-        for (group, op), (count, size, transfer, bounds) in self._sums.items():
-            algbw, factor = size / transfer, self._factor[(group, op)]
+        for (group, op), (count, size, transfer, bounds) in self.sums.items():
+            algbw, factor = size / transfer, self.factor[(group, op)]
             busbw = None if factor is None else algbw * factor
             one = Bandwidth(op, count, size, transfer, algbw, busbw, bounds > 0)
             by_group.setdefault(group, []).append(one)
-        names = dict.fromkeys((*self._wait, *by_group))
+        names = dict.fromkeys((*self.wait, *by_group))
         return {
             name: GroupAcross(
-                self._wait.get(name),
+                self.wait.get(name),
                 sorted(by_group[name], key=lambda b: (-b.transfer_ns, b.op)) if name in by_group else None,
             )
             for name in names
         }
 
 
-def fill(result: RankResult, run: Joined, place: int, sums: GroupSums) -> RankResult:
-    """The result with waits, transfers and bandwidths in its collectives."""
+@dataclass(frozen=True)
+class FromOthers:
+    """What the other ranks tell of a rank's collectives; int64 columns, NONE where not known."""
+
+    figure: Int64  # row of RankResult.collectives
+    wait_ns: Int64
+    transfer_ns: Int64
+    is_bound: Int64  # 1 or 0
+    apart_ns: Int64  # how far its ranks' ends are apart, 0 where they agree
+
+
+def from_others(run: Joined, place: int) -> FromOthers:
+    """What `run` tells of the collectives of one of its ranks that lie inside the windows."""
     arrivals, first = run.arrivals[place], int(run.first_row[place])
     inside = np.flatnonzero(arrivals.figure >= 0)
     rows = first + inside
-    collectives = Collectives.of(result.collectives)
-    at = np.full(len(collectives), NONE, np.int64)  # of each collective its row of the run
-    at[arrivals.figure[inside]] = rows
-    if (at < 0).any():
-        raise IdentityError("a collective inside the windows has no arrival")
-    instance = run.skew.instance[at]
+    instance = run.skew.instance[rows]
     apart = run.instances.apart[instance]  # NONE is the last row: no instance
     span = run.instances.last_end_ns - run.instances.first_end_ns
-    transfer = Numbers.but(run.skew.transfer_ns[at])
-    is_bound = np.where(transfer.is_known, run.skew.is_bound[at], NONE)
-    sizes: dict[str, int | None] = {g.key: g.size or len(g.ranks) or None for g in arrivals.groups}
-    sizes[NO_GROUP] = sizes.get(NO_GROUP, run.assumed_size)  # of the group that nothing names
+    return FromOthers(
+        figure=arrivals.figure[inside],
+        wait_ns=run.skew.wait_ns[rows],
+        transfer_ns=run.skew.transfer_ns[rows],
+        is_bound=run.skew.is_bound[rows].astype(np.int64),
+        apart_ns=np.where(apart, span[instance], 0),
+    )
+
+
+def sizes_of(groups: Iterable[Group], assumed_size: int | None) -> dict[str, int | None]:
+    """The number of ranks of each of a rank's groups, and of the group that nothing names."""
+    sizes: dict[str, int | None] = {g.key: g.size or len(g.ranks) or None for g in groups}
+    sizes[NO_GROUP] = sizes.get(NO_GROUP, assumed_size)
+    return sizes
+
+
+def fill(result: RankResult, run: Joined, place: int, sums: GroupSums) -> RankResult:
+    """The result with waits, transfers and bandwidths in its collectives."""
+    arrivals = run.arrivals[place]
+    sizes = sizes_of(arrivals.groups, run.assumed_size)
+    return fill_with(result, from_others(run, place), sizes, arrivals.is_cpu, sums)
+
+
+def fill_with(
+    result: RankResult,
+    others: FromOthers,
+    sizes: Mapping[str, int | None],
+    is_cpu: bool,
+    sums: GroupSums,
+) -> RankResult:
+    """The same from columns; `sizes` are those of its groups."""
+    collectives = Collectives.of(result.collectives)
+    at = np.full(len(collectives), NONE, np.int64)  # of each collective its row of `others`
+    at[others.figure] = np.arange(len(others.figure))
+    if (at < 0).any():
+        raise IdentityError("a collective inside the windows has no arrival")
+    transfer = Numbers.but(others.transfer_ns[at])
+    is_bound = np.where(transfer.is_known, others.is_bound[at], NONE)
     filled = collectives.changed(
-        skew_wait_ns=Numbers.but(run.skew.wait_ns[at]),
+        skew_wait_ns=Numbers.but(others.wait_ns[at]),
         transfer_ns=transfer,
         transfer_is_bound=Words(is_bound.astype(np.int32), (False, True)),
-        note=_with_notes(collectives.column("note"), np.where(apart, span[instance], 0)),
+        note=_with_notes(collectives.column("note"), others.apart_ns[at]),
     )
-    if not arrivals.is_cpu:
+    if not is_cpu:
         algbw, busbw = _bandwidths(filled, sizes)
         filled = filled.changed(algbw_gbps=algbw, busbw_gbps=busbw)
     sums.add(filled, sizes)

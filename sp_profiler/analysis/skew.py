@@ -16,6 +16,7 @@ import numpy as np
 from sp_profiler.analysis.clocks import Clocks
 from sp_profiler.analysis.matching import Ends
 from sp_profiler.analysis.results import Straggler
+from sp_profiler.analysis.sequence import rows_by_value
 from sp_profiler.trace.tables import NONE, Bool, Int64
 
 APART_NS = 50_000
@@ -159,8 +160,8 @@ def stragglers_of(
     cost: dict[int, int] = {}
     count: dict[int, int] = {}
     by_group: dict[int, dict[str, int]] = {}
-    for member in np.unique(skew.blamed[rows]).tolist():
-        mine = rows[skew.blamed[rows] == member]
+    for member, of_member in rows_by_value(skew.blamed[rows]).items():
+        mine = rows[of_member]
         rank = member_rank[member]
         if rank is None:
             continue

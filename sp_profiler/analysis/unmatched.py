@@ -11,7 +11,24 @@ from sp_profiler.trace.tables import NONE, Int64
 
 def unmatched(run: Joined) -> list[Unmatched]:
     """Instances that ranks with a trace lack, each; and by group and operation what has no trace."""
-    found = _lacking(run, run.lacking)
+    return [one for _, one in lacking(run)] + without_trace(run)
+
+
+def lacking(run: Joined, most: int | None = None) -> list[tuple[int, Unmatched]]:
+    """Instances that ranks with a trace lack, with the start of the first of their parts, by that; `most`:
+    only so many, the earliest."""
+    first = np.full(run.matched.count, len(run.ends), np.int64)
+    rows = np.flatnonzero(run.matched.instance >= 0)
+    np.minimum.at(first, run.matched.instance[rows], rows)
+    instances = run.lacking
+    starts = run.ends.start_ns[first[instances]]
+    chosen = instances[np.argsort(starts, kind="stable")[:most]]
+    return _told(run, np.sort(chosen))
+
+
+def without_trace(run: Joined) -> list[Unmatched]:
+    """Collectives some of whose ranks have no trace here, by group and operation."""
+    found: list[Unmatched] = []
     absent = [tuple(rank for rank in key.expected if rank not in run.traced) for key in run.ends.keys]
     has_absent = np.array([bool(ranks) for ranks in absent], np.bool_)
     rows = np.flatnonzero((run.matched.instance >= 0) & has_absent[run.ends.key])
@@ -36,7 +53,7 @@ def unmatched(run: Joined) -> list[Unmatched]:
     return found
 
 
-def _lacking(run: Joined, instances: Int64) -> list[Unmatched]:
+def _told(run: Joined, instances: Int64) -> list[tuple[int, Unmatched]]:
     if not len(instances):
         return []
     order = np.flatnonzero(np.isin(run.matched.instance, instances))
@@ -59,4 +76,4 @@ def _lacking(run: Joined, instances: Int64) -> list[Unmatched]:
             missing,
         )
         found.append((int(run.ends.start_ns[rows[0]]), one))
-    return [one for _, one in sorted(found, key=lambda pair: pair[0])]
+    return sorted(found, key=lambda pair: pair[0])
