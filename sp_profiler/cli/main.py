@@ -23,6 +23,7 @@ COMMANDS = {
     "run": "train a workload (or your own script) under the profiler and report on it",
     "sweep": "measure every combination of schemes and sizes: step time, memory, overlap; tables and charts",
     "analyze": "report on traces: overlapped and exposed communication, by GEMM role, group, layer",
+    "check": "fail where a run breaks its budgets or is worse than a baseline: for CI, with JUnit XML",
     "memory": "who held the memory: peaks, what is kept for backward, why it ran out; traces and snapshots",
     "dashboard": "runs and traces in the browser: timeline, overlap, ranks, memory; compare two",
     "plan": "what schemes would keep, send and take at any size: executed without data, on any laptop",
@@ -31,7 +32,9 @@ COMMANDS = {
     "doctor": "show what is installed, which GPUs and backends there are, and what is missing",
 }
 
-EPILOG = "exit codes: 0 ok, 2 usage, 3 unusable input, 4 workload failed, 130 interrupted"
+EPILOG = (
+    "exit codes: 0 ok, 1 a budget is broken, 2 usage, 3 unusable input, 4 workload failed, 130 interrupted"
+)
 
 
 class _Parser(argparse.ArgumentParser):

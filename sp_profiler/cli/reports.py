@@ -19,6 +19,7 @@ from sp_profiler.report.format import counted
 
 if TYPE_CHECKING:
     from sp_profiler.report.model import Report
+    from sp_profiler.trace.tables import RunFiles
 
 REPORT = "report.json"
 WHAT_IT_TAKES = "a run's folder, traces (file, folder, glob) or a report.json"
@@ -61,16 +62,23 @@ def report_from(path: str, args: argparse.Namespace) -> Report:
 
 
 def _analyzed(path: str, args: argparse.Namespace) -> Report:
-    from sp_profiler.cli.progress import analyzed
     from sp_profiler.trace.find import find_runs
 
-    rule = window_rule(args.window, args.steps)
+    window_rule(args.window, args.steps)  # what cannot be meant is refused before files are looked for
     runs = find_runs([path])
     if len(runs) > 1:
         raise UsageError(f"{path} holds {counted(len(runs), 'run')}: name one of them")
+    return report_of(runs[0], args)
+
+
+def report_of(files: RunFiles, args: argparse.Namespace) -> Report:
+    """The report of a run from its traces, as `report_from` makes it."""
+    from sp_profiler.cli.progress import analyzed
+
+    rule = window_rule(args.window, args.steps)
     how = reading(args)
-    refuse = partial(ledger.refuse, runs[0].name) if args.strict else None
-    report = analyzed(runs[0], rule, on_loaded=refuse, **how)
+    refuse = partial(ledger.refuse, files.name) if args.strict else None
+    report = analyzed(files, rule, on_loaded=refuse, **how)
     if refuse is not None:
         refuse(report.data_quality)
     ledger.warn(args.command, report.data_quality)

@@ -1,0 +1,45 @@
+"""A check as Markdown: for the summary of a CI job, a comment, an issue. Text from traces is escaped."""
+
+from __future__ import annotations
+
+from sp_profiler.checking import shown
+from sp_profiler.checking.result import Check, RunCheck, failed
+from sp_profiler.report.markdown import escape
+
+_SIGNS = {"holds": "✅", "broken": "❌", "unknown": "❓", "skipped": "➖"}
+
+
+def render(check: Check) -> str:
+    """What fails first, then every budget."""
+    title = "Communication budgets hold" if check.holds else "Communication budgets do not hold"
+    parts = [f"## {'✅' if check.holds else '❌'} {title}"]
+    parts += [part for run in check.runs for part in _run(run)]
+    parts += [escape(one) for one in shown.sources(check)]
+    parts.append(f"_{escape(check.tool.name)} {escape(check.tool.version)}_")
+    return "\n\n".join(parts) + "\n"
+
+
+def _run(run: RunCheck) -> list[str]:
+    parts = [f"### {escape(run.name)}: {escape(shown.headline(run))}"]
+    wrong = failed(run)
+    if wrong:
+        parts.append(
+            "\n".join(f"- {_SIGNS[one.state]} **{escape(one.budget)}** {escape(one.text)}" for one in wrong)
+        )
+    if run.verdicts:
+        parts.append(_table(run))
+    parts += [escape(note) for note in run.notes]
+    return parts
+
+
+def _table(run: RunCheck) -> str:
+    lines = [
+        " | ".join(shown.HEADER),
+        "--- | --- | --: | --:",
+        *(
+            " | ".join([escape(cells[0]), f"{_SIGNS[one.state]} {cells[1]}", *map(escape, cells[2:])])
+            for one in run.verdicts
+            for cells in [shown.row(one)]
+        ),
+    ]
+    return "\n".join(f"| {line} |" for line in lines)

@@ -1,0 +1,74 @@
+"""What every screen shows of a check: words and rows, not yet escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sp_profiler.checking.quantities import shown
+from sp_profiler.checking.result import Check, RunCheck, Verdict, count
+from sp_profiler.report.format import counted, listed
+
+HEADER = ("Budget", "Verdict", "Value", "Limit")
+WORDS = {"holds": "holds", "broken": "BROKEN", "unknown": "UNKNOWN", "skipped": "skipped"}
+
+
+def row(verdict: Verdict) -> list[str]:
+    """The cells of `HEADER`; what is unknown but allowed is in small letters."""
+    word = WORDS[verdict.state]
+    word = word if verdict.fails or not word.isupper() else word.lower()
+    return [verdict.budget, word, _amount(verdict.value, verdict), _limit(verdict)]
+
+
+def _amount(value: object, verdict: Verdict) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, (str, bool)):
+        return str(value).lower() if isinstance(value, bool) else value
+    if verdict.unit == "text" or not isinstance(value, (int, float)):
+        return f"{value}"
+    unit = verdict.unit
+    return shown(value, unit) if unit in ("ns", "bytes", "ratio", "gbps", "count") else f"{value}"  # type: ignore[arg-type]
+
+
+def _limit(verdict: Verdict) -> str:
+    sign = {"max": "≤ ", "min": "≥ ", "equals": "= ", "none-of": "", "no-worse": "≤ "}[verdict.bound]
+    if verdict.bound == "no-worse" and verdict.limit is not None and verdict.baseline is not None:
+        lower = isinstance(verdict.limit, (int, float)) and verdict.limit < verdict.baseline
+        sign = "≥ " if lower else "≤ "
+    amount = _amount(verdict.limit, verdict)
+    return amount if amount == "–" else f"{sign}{amount}"
+
+
+def headline(run: RunCheck) -> str:
+    """`2 of 5 budgets broken, 1 unknown.`; what could not be read says why."""
+    if run.error is not None:
+        return f"cannot be used: {run.error}"
+    whole = len(run.verdicts)
+    parts = [
+        f"{number} {word}"
+        for state, word in (("broken", "broken"), ("unknown", "unknown"), ("skipped", "skipped"))
+        if (number := count(run, state))  # type: ignore[arg-type]
+    ]
+    budgets = counted(whole, "budget")
+    if not parts:
+        return f"{'the budget holds' if whole == 1 else f'all {budgets} hold'}"
+    held = count(run, "holds")
+    return f"{held} of {budgets} {'holds' if held == 1 else 'hold'}, {listed(parts)}"
+
+
+def sources(check: Check) -> list[str]:
+    """Where budgets and the baseline are from."""
+    told = [f"Budgets: {check.config}." if check.config is not None else ""]
+    told += [f"Baseline: {check.baseline}." if check.baseline is not None else ""]
+    return [one for one in told if one]
+
+
+def totals(check: Check) -> str:
+    """The last line of several runs."""
+    bad = [run.name for run in check.runs if not run.holds]
+    runs = counted(len(check.runs), "run")
+    return f"All {runs} keep their budgets." if not bad else f"{len(bad)} of {runs} do not: {', '.join(bad)}."
+
+
+def sentences(verdicts: Sequence[Verdict]) -> list[str]:
+    return [one.text for one in verdicts]
