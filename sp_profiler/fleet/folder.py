@@ -23,6 +23,7 @@ from pathlib import Path
 from sp_profiler.errors import UsageError
 from sp_profiler.fleet.work import BROKEN, Work, from_text, replace_whole, to_text
 from sp_profiler.trace.cache import WORK_FOLDERS, cache_folder
+from sp_profiler.trace.remote import is_remote
 from sp_profiler.trace.tables import RunFiles
 
 KEPT_DAYS = 14
@@ -64,7 +65,7 @@ def numbered(work: Work, files: RunFiles) -> dict[str, int]:
     """The number of each file of a run, by its path: the same as long as the work folder is kept."""
     about = _about(Path(work.root))
     numbers = {} if about is None else about.numbers
-    places = [place_of(path) for path in files.files]
+    places = [str(place_of(path)) for path in files.files]
     for place in places:
         numbers.setdefault(place, len(numbers))
     _tell(Path(work.root), About(files.name, place_of(files.root), numbers))
@@ -73,7 +74,7 @@ def numbered(work: Work, files: RunFiles) -> dict[str, int]:
 
 def place_of(path: str) -> str:
     """The path for whoever works in another folder; addresses are the same everywhere."""
-    return path if "://" in path else os.path.abspath(path)
+    return path if is_remote(path) else os.path.abspath(path)
 
 
 def _default(files: RunFiles) -> Path:

@@ -23,6 +23,7 @@ from sp_profiler.trace.cache import decode_cached
 from sp_profiler.trace.decode import decode_trace
 from sp_profiler.trace.limits import Limits
 from sp_profiler.trace.load import TraceSummary, content_digest, read_one, summary_of
+from sp_profiler.trace.remote import Remote, version_of
 from sp_profiler.trace.tables import Metadata, Trace
 
 VERSION = 1
@@ -137,10 +138,9 @@ def survey(task: SurveyTask) -> Surveyed:
     except InputError as error:
         return Surveyed(task.number, unreadable=str(error).replace(task.place, task.path))
     try:
-        summary = _analysed(task, trace, print_of_file or "")
+        summary = _analysed(task, trace, print_of_file)
     except SpProfilerError as error:
-        plain = _summary(task, trace, print_of_file or "")
-        return Surveyed(task.number, plain, refused=str(error))
+        return Surveyed(task.number, _summary(task, trace, print_of_file), refused=str(error))
     if print_of_file is not None:
         task.work.finish(task.name, print_of_file, summary)
     return Surveyed(task.number, summary)
@@ -148,9 +148,10 @@ def survey(task: SurveyTask) -> Surveyed:
 
 @dataclass(frozen=True)
 class DrawTask:
-    """The timeline of one rank that was surveyed."""
+    """The timeline of one rank, whose survey had this fingerprint."""
 
     survey: SurveyTask
+    fingerprint: str
 
     @property
     def name(self) -> str:
@@ -160,7 +161,7 @@ class DrawTask:
 def draw(of_rank: DrawTask) -> Drawn:
     """The timeline of a rank; it is decoded anew where nobody asked for it when it was surveyed."""
     task = of_rank.survey
-    kept = task.work.finished(f"timelines/{task.number:05d}", _fingerprint(task) or "", Drawn)
+    kept = task.work.finished(f"timelines/{task.number:05d}", of_rank.fingerprint, Drawn)
     if kept is not None:
         return kept
     outcome = analyze_trace(_rank_task(task, _read(task), draw=True))
@@ -170,11 +171,14 @@ def draw(of_rank: DrawTask) -> Drawn:
 def _fingerprint(task: SurveyTask) -> str | None:
     """Equal while neither the file nor what else the outcome depends on changes; None: cannot be told."""
     try:
-        there = os.stat(task.place)
+        if isinstance(task.place, Remote):
+            told = version_of(task.place)
+        else:
+            there = os.stat(task.place)
+            told = (there.st_size, there.st_mtime_ns)
     except OSError:
         return None
-    told = (there.st_size, there.st_mtime_ns)
-    return fingerprint_of(task.path, told, task.assumed_rank, task.reading.options)
+    return None if told is None else fingerprint_of(task.path, told, task.assumed_rank, task.reading.options)
 
 
 def _is_to_analyse(task: SurveyTask, rank: int | None) -> bool:
@@ -193,10 +197,12 @@ def _read(task: SurveyTask) -> Trace:
     return trace
 
 
-def _summary(task: SurveyTask, trace: Trace, fingerprint: str) -> RankSummary:
+def _summary(task: SurveyTask, trace: Trace, fingerprint: str | None) -> RankSummary:
+    """What is known before the analysis. Where no `fingerprint` can be told of the file, its content is one."""
     plain = summary_of(trace)
     plain = replace(plain, metadata=_slim(plain.metadata))
-    return RankSummary(task.number, plain, content_digest(trace), fingerprint, is_analysed=False)
+    digest = content_digest(trace)
+    return RankSummary(task.number, plain, digest, fingerprint or digest, is_analysed=False)
 
 
 def _slim(metadata: Metadata) -> Metadata:
@@ -211,7 +217,7 @@ def _rank_task(task: SurveyTask, trace: Trace, *, draw: bool) -> RankTask:
     return RankTask(trace, run_json, task.reading.window, draw)
 
 
-def _analysed(task: SurveyTask, trace: Trace, fingerprint: str) -> RankSummary:
+def _analysed(task: SurveyTask, trace: Trace, fingerprint: str | None) -> RankSummary:
     """Analyse a trace and keep its tables; only a summary of one whose rank is still to be found."""
     summary = _summary(task, trace, fingerprint)
     if not _is_to_analyse(task, trace.rank):
@@ -222,7 +228,7 @@ def _analysed(task: SurveyTask, trace: Trace, fingerprint: str) -> RankSummary:
     save_outcome(task.work, task.number, replace(outcome, facts=facts))
     if task.draw:
         drawn = Drawn(outcome.timeline, outcome.drawn_ledger)
-        task.work.finish(f"timelines/{task.number:05d}", fingerprint, drawn)
+        task.work.finish(f"timelines/{task.number:05d}", summary.fingerprint, drawn)
     arrivals = result.arrivals
     return replace(
         summary,

@@ -118,6 +118,8 @@ def _converted(value: Any, kind: type[Result]) -> Result:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return str(value)  # a kind of its own, as paths of remote files are: what may be shown of it
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"a work folder cannot hold a {type(value).__name__}")
