@@ -23,6 +23,7 @@ COMMANDS = {
     "run": "train a workload (or your own script) under the profiler and report on it",
     "sweep": "measure every combination of schemes and sizes: step time, memory, overlap; tables and charts",
     "analyze": "report on traces: overlapped and exposed communication, by GEMM role, group, layer",
+    "compare": "two runs: what changed beyond noise, by how much and why; single collectives to whole steps",
     "check": "fail where a run breaks its budgets or is worse than a baseline: for CI, with JUnit XML",
     "memory": "who held the memory: peaks, what is kept for backward, why it ran out; traces and snapshots",
     "dashboard": "runs and traces in the browser: timeline, overlap, ranks, memory; compare two",

@@ -16,6 +16,7 @@ from sp_profiler.comparing.memory import memory
 from sp_profiler.comparing.model import Comparison, Delta, FindingChange, GroupChange
 from sp_profiler.comparing.noise import LEAST_RATIO, delta
 from sp_profiler.comparing.side import Side, resolution_ns
+from sp_profiler.report.comparison import run_figures
 from sp_profiler.report.model import Finding, Report, Tool
 
 
@@ -33,6 +34,7 @@ def compare(base: Report, here: Report) -> Comparison:
     site_changes, matched = sites.match(one, two, groups) if complete else (None, None)
     found = Comparison(
         tool=Tool("sp-profiler", __version__),
+        runs=[run_figures(base), run_figures(here)],
         base=settings.facts(one, names[0]),
         here=settings.facts(two, names[1]),
         is_different=None,

@@ -211,6 +211,7 @@ class Comparison:
     """`here` beside `base`. Lists are sorted by size of the difference, largest first."""
 
     tool: Tool
+    runs: list[dict[str, Any]]  # base and here, as report.comparison tells of any number of runs
     base: RunFacts
     here: RunFacts
     is_different: bool | None  # None: nothing is known to differ, and the noise of something is unknown

@@ -44,6 +44,8 @@ def delta_section(
     """A table of deltas of one unit, in their order; figures that neither run tells are left out."""
     shown = [one for one in deltas if one.base is not None or one.here is not None]
     kind, unit = _KIND_OF_UNIT[shown[0].unit] if shown else ("ms", "ms")
+    if kind == "number" and all(_is_whole(value) for one in shown for value in (one.base, one.here)):
+        kind = "int"
     columns = (
         (what, "text", ""),
         ("Base", kind, unit),
@@ -54,12 +56,32 @@ def delta_section(
         ("Verdict", "text", ""),
     )
     rows = [
-        [told(one), one.base, one.here, one.difference, one.relative, one.noise, names.VERDICTS[one.verdict]]
+        [
+            told(one),
+            *(_whole(value) if kind == "int" else value for value in (one.base, one.here, one.difference)),
+            one.relative,
+            one.noise,
+            names.VERDICTS[one.verdict],
+        ]
         for one in shown
     ]
     return Section(
         Listing(name, title, columns, rows, note, first_dropped=(5, 4)), [d.is_changed for d in shown]
     )
+
+
+def _is_whole(value: float | None) -> bool:
+    return value is None or value == int(value)
+
+
+def _whole(value: float | None) -> float | None:
+    """A count as people write it: 14, not 14.0."""
+    return value if value is None or value != int(value) else int(value)
+
+
+def _counts(*columns: Iterable[float | None]) -> str:
+    """The kind of columns of counts: int where all are whole."""
+    return "int" if all(_is_whole(value) for column in columns for value in column) else "number"
 
 
 def sections(found: Comparison) -> list[Section]:
@@ -143,8 +165,8 @@ def _kinds(found: Comparison, basis: str) -> Section:
         rows.append(
             [
                 kind_name(kind),
-                None if counts is None else counts.base,
-                None if counts is None else counts.here,
+                None if counts is None else _whole(counts.base),
+                None if counts is None else _whole(counts.here),
                 one.base,
                 one.here,
                 one.difference,
@@ -153,10 +175,11 @@ def _kinds(found: Comparison, basis: str) -> Section:
                 because,
             ]
         )
+    number = _counts(row[1] for row in rows), _counts(row[2] for row in rows)
     columns = (
         ("Collectives", "text", ""),
-        ("Base count", "number", ""),
-        ("Count", "number", ""),
+        ("Base count", number[0], ""),
+        ("Count", number[1], ""),
         ("Base exposed", "ms", "ms"),
         ("Exposed", "ms", "ms"),
         ("Difference", "ms", "ms"),
@@ -202,14 +225,15 @@ def _gemms(found: Comparison, basis: str) -> Section:
 
     rows: list[list[Any]] = [
         [
-            gemm_name(gemm), gemm.count.base, gemm.count.here, gemm.time.base, gemm.time.here,
+            gemm_name(gemm), _whole(gemm.count.base), _whole(gemm.count.here), gemm.time.base, gemm.time.here,
             gemm.time.difference, gemm.each.relative, gemm.time.noise, names.VERDICTS[gemm.time.verdict],
             other(gemm.base_kernels, gemm.here_kernels),
         ]
         for gemm in found.gemms
     ]  # fmt: skip
+    number = _counts(row[1] for row in rows), _counts(row[2] for row in rows)
     columns = (
-        ("GEMM", "text", ""), ("Base count", "number", ""), ("Count", "number", ""), ("Base", "ms", "ms"),
+        ("GEMM", "text", ""), ("Base count", number[0], ""), ("Count", number[1], ""), ("Base", "ms", "ms"),
         ("This run", "ms", "ms"), ("Difference", "ms", "ms"), ("Each", "ratio", "%"), ("Noise", "ms", "ms"),
         ("Verdict", "text", ""), ("Kernels", "text", ""),
     )  # fmt: skip
@@ -222,7 +246,8 @@ def _memory(found: Comparison) -> list[Section]:
     whole = ("memory.peak_bytes", "memory.across_border_bytes", "memory.saved_bytes", "memory.theory_bytes")
     words = {
         "memory.peak_bytes": "Peak", "memory.across_border_bytes": "Kept for backward",
-        "memory.saved_bytes": "Saved for backward, by hooks", "memory.theory_bytes": "Saved, by the closed form",
+        "memory.saved_bytes": "Saved for backward, by hooks",
+        "memory.theory_bytes": "Saved, by the closed form",
     }  # fmt: skip
     grouped = {
         "memory.peak_by_category": "Peak memory by category",

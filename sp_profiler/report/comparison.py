@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sp_profiler import __version__
+from sp_profiler.comparing.model import SCHEMA, SCHEMA_VERSION
 from sp_profiler.report import context_compare, memory_compare
 from sp_profiler.report.json import to_plain
 from sp_profiler.report.model import Report
@@ -21,21 +22,23 @@ TITLE = "Runs side by side"
 def comparison(reports: Sequence[Report]) -> dict[str, Any]:
     """What each run was and its figures, per rank and in total."""
     return {
-        "schema": "sp-profile/comparison",
-        "schema_version": 1,
+        "schema": SCHEMA,
+        "schema_version": SCHEMA_VERSION,
         "tool": {"name": "sp-profiler", "version": __version__},
-        "runs": [
-            {
-                "name": report.run.name,
-                "workload": to_plain(report.run.workload),
-                "summary": report.summary,
-                "totals": to_plain(report.totals),
-                "ranks": to_plain(report.ranks),
-                "memory": memory_compare.summary(report),
-                "context_parallel": context_compare.summary(report),
-            }
-            for report in reports
-        ],
+        "runs": [run_figures(report) for report in reports],
+    }
+
+
+def run_figures(report: Report) -> dict[str, Any]:
+    """What one run was, and its figures."""
+    return {
+        "name": report.run.name,
+        "workload": to_plain(report.run.workload),
+        "summary": report.summary,
+        "totals": to_plain(report.totals),
+        "ranks": to_plain(report.ranks),
+        "memory": memory_compare.summary(report),
+        "context_parallel": context_compare.summary(report),
     }
 
 

@@ -52,9 +52,9 @@
   const ratio = (value) => {
     const percent = value * 100;
     if (percent === 0 || percent === 100) return String(percent);
-    if (percent < 0.1) return "<0.1";
+    if (percent > 0 && percent < 0.1) return "<0.1";
     if (percent >= 99 && percent < 100) return Math.min(percent, 99.9).toFixed(1);
-    return percent >= 10 ? percent.toFixed(0) : percent.toFixed(1);
+    return Math.abs(percent) >= 10 ? percent.toFixed(0) : percent.toFixed(1);
   };
   const formats = {
     text: (value) => String(value),
