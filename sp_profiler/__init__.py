@@ -2,8 +2,9 @@
 
 `load` and `analyze` read traces, `memory` snapshots too; `capture` and `annotate` belong in a training
 script; `plan` tells what schemes would keep, send and take at any size, `plan_long_context` how to divide a
-long sequence; `sweep` measures every combination of schemes and sizes; `check` holds a run to budgets.
-Nothing heavy is imported before it is used: `import sp_profiler` needs neither torch nor polars.
+long sequence; `sweep` measures every combination of schemes and sizes; `check` holds a run to budgets,
+`compare` tells what changed between two. Nothing heavy is imported before it is used: `import sp_profiler`
+needs neither torch nor polars.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ __all__ = [
     "annotate",
     "capture",
     "check",
+    "compare",
     "export_perfetto",
     "load",
     "memory",
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from sp_profiler.analysis.memory.results import Memory
     from sp_profiler.analysis.steps import WindowRule
     from sp_profiler.checking.api import check
+    from sp_profiler.comparing.api import compare
     from sp_profiler.planning.api import plan, plan_long_context
     from sp_profiler.record.annotate import annotate
     from sp_profiler.record.capture import capture
@@ -156,6 +159,10 @@ def __getattr__(name: str) -> object:
         from sp_profiler.checking.api import check
 
         return check
+    if name == "compare":
+        from sp_profiler.comparing.api import compare
+
+        return compare
     if name == "plan":
         from sp_profiler.planning.api import plan
 

@@ -8,6 +8,7 @@ import mmap
 import os
 import re
 import zlib
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +21,8 @@ from sp_profiler.report.format import counted
 if TYPE_CHECKING:
     from sp_profiler.report.model import Report
     from sp_profiler.trace.tables import RunFiles
+
+Source = str | os.PathLike[str]
 
 REPORT = "report.json"
 WHAT_IT_TAKES = "a run's folder, traces (file, folder, glob) or a report.json"
@@ -59,6 +62,28 @@ def report_from(path: str, args: argparse.Namespace) -> Report:
         ledger.refuse(str(file), report.data_quality)
     ledger.warn(args.command, report.data_quality)
     return report
+
+
+def report_of_source(source: Report | Source | Sequence[Source]) -> Report:
+    """The same for a call from Python: a report as it is, else what the path or the trace files hold."""
+    from sp_profiler import analyze
+    from sp_profiler.report.model import Report
+
+    if isinstance(source, Report):
+        return source
+    if not isinstance(source, (str, os.PathLike)):
+        return analyze(source)
+    path = os.fspath(source)
+    file = report_file(path)
+    if file is not None:
+        return read_file(file)
+    try:
+        return analyze(path)
+    except InputError:
+        file = hidden_report(path)
+        if file is None:
+            raise
+        return read_file(file)
 
 
 def _analyzed(path: str, args: argparse.Namespace) -> Report:
