@@ -198,7 +198,7 @@ def _read(task: SurveyTask) -> Trace:
 
 
 def _summary(task: SurveyTask, trace: Trace, fingerprint: str | None) -> RankSummary:
-    """What is known before the analysis. Where no `fingerprint` can be told of the file, its content is one."""
+    """What is known before the analysis. Where the file has no `fingerprint`, its content is one."""
     plain = summary_of(trace)
     plain = replace(plain, metadata=_slim(plain.metadata))
     digest = content_digest(trace)
