@@ -12,10 +12,15 @@ from sp_profiler.errors import InputError
 from sp_profiler.ledger import Ledger, Severity
 from sp_profiler.trace.limits import Limits
 from sp_profiler.trace.schema import (
+    BEGIN_END_PHASES,
+    FLOW_PHASES,
     MAX_DURATION_NS,
     MAX_TIME_NS,
+    MEMORY_NAMES,
     NO_ARGS,
     NO_EVENT,
+    OUT_OF_MEMORY,
+    PHASES,
     Args,
     Event,
     is_sync_name,
@@ -55,7 +60,6 @@ _ON_DEVICE = (
     Category.DEVICE_SYNC,
     Category.DEVICE_ANNOTATION,
 )
-_FLOW_PHASES = ("s", "f")
 _STRING_COLUMNS = ("name", "pid", "tid", "dims", "strides", "types", "concrete")
 
 Fault = tuple[str, Severity, str]
@@ -100,10 +104,6 @@ _NOT_READ: Fault = (
     "note",
     "begin and end events (ph B, E) are not read; Kineto writes complete events (ph X)",
 )
-_OUT_OF_MEMORY = "[OutOfMemory]"
-_MEMORY_NAMES = ("[memory]", _OUT_OF_MEMORY)
-_PHASES = frozenset("BEXiICbneSTpFPsftNODMVvRc()")
-"""Every phase of the Trace Event Format; what is not read of them is none of a profiler's activities."""
 _UNKNOWN_PHASE: Fault = (
     "bad-event",
     "loss",
@@ -173,28 +173,49 @@ class Columns:
             return bool(verdicts) and verdicts[0][index]
 
         if len(complete) < len(events):
-            flows = [index for index, phase in enumerate(phases) if phase in _FLOW_PHASES]
+            flows = [index for index, phase in enumerate(phases) if phase in FLOW_PHASES]
             memory = [
                 index
                 for index, phase in enumerate(phases)
-                if phase == "i" and events[index].name in _MEMORY_NAMES
+                if phase == "i" and events[index].name in MEMORY_NAMES
             ]
             for index, phase in enumerate(phases):
-                if phase in ("B", "E"):
+                if phase in BEGIN_END_PHASES:
                     faults.add(_NOT_READ, index)
-                elif phase and phase not in _PHASES:
+                elif phase and phase not in PHASES:
                     faults.add(_UNKNOWN_PHASE, index)
                 elif not phase and (events[index] != NO_EVENT or holds_something(index)):
                     faults.add(_NO_PHASE, index)
-        self.count += len(complete) + len(flows) + len(memory)
-        if self.count > self._limits.events:
-            raise InputError(
-                f"{self._path} holds more than {self._limits.events} events, the limit for one trace."
-            )
+        self.count_events(len(complete) + len(flows) + len(memory))
         self._add_complete(events, complete, faults)
         self._add_flows(events, flows, faults)
         self._add_memory(events, memory, faults)
         faults.enter(self._ledger, self._known_faults, offset_of)
+
+    def count_events(self, more: int) -> None:
+        """Count events that are kept. Raises InputError where there are more than the limits allow."""
+        self.count += more
+        if self.count > self._limits.events:
+            raise InputError(
+                f"{self._path} holds more than {self._limits.events} events, the limit for one trace."
+            )
+
+    # --- what a scanner needs that makes columns by itself ---------------------------------------
+
+    def word_code(self, value: Any) -> int:
+        """The code of a name, pid or tid."""
+        return int(self._words.codes([value])[0])
+
+    def category_code(self, value: Any) -> int:
+        return int(self._categories.codes([value])[0])
+
+    def json_code(self, text: bytes) -> int:
+        """The code of JSON text, as written."""
+        return int(self._json_texts.codes([text])[0])
+
+    def collective_code(self, args: Args | None) -> int:
+        """The row of the NCCL metadata in the arguments of an event; NONE without."""
+        return int(self._collective_rows([args or NO_ARGS])[0])
 
     # --- complete events -----------------------------------------------------------------------
 
@@ -209,7 +230,7 @@ class Columns:
             old = int_column([a.old_external_id for a in args])
             external = np.where(external == NONE, old, external)
         name = self._words.codes([event.name for event in chosen])
-        self._append(
+        self.append(
             start_ns=start,
             dur_ns=duration,
             category=self._categories.codes([event.cat for event in chosen]),
@@ -256,7 +277,7 @@ class Columns:
         chosen, _, times = self._with_start(events, rows, faults)
         if not chosen:
             return
-        self._append(
+        self.append(
             flow_kind=self._words.codes([e.name if e.cat is None else e.cat for e in chosen]),
             flow_is_start=np.array([event.ph == "s" for event in chosen], dtype=np.bool_),
             flow_id=int_column([event.id for event in chosen]),
@@ -271,7 +292,7 @@ class Columns:
             return
         args = [event.args or NO_ARGS for event in chosen]
         addresses = [value & (1 << 64) - 1 if isinstance(value := a.address, int) else 0 for a in args]
-        self._append(
+        self.append(
             memory_ts_ns=times,
             memory_address=np.array(addresses, dtype=np.uint64),
             memory_bytes=int_column([0 if a.bytes is None else a.bytes for a in args]),
@@ -280,7 +301,7 @@ class Columns:
             memory_device_type=int_column([a.device_type for a in args], np.int32),
             memory_device_id=int_column([a.device_id for a in args], np.int32),
             memory_tid=self._words.codes([event.tid for event in chosen]),
-            memory_failed=np.array([event.name == _OUT_OF_MEMORY for event in chosen], dtype=np.bool_),
+            memory_failed=np.array([event.name == OUT_OF_MEMORY for event in chosen], dtype=np.bool_),
         )
 
     def _with_start(
@@ -306,7 +327,8 @@ class Columns:
 
     # --- the end -------------------------------------------------------------------------------
 
-    def _append(self, **columns: NDArray[Any]) -> None:
+    def append(self, **columns: NDArray[Any]) -> None:
+        """Append a part of some columns, all of one length."""
         for name, column in columns.items():
             self._parts.setdefault(name, []).append(column)
 

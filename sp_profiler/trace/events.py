@@ -11,6 +11,7 @@ from sp_profiler.trace import scan
 from sp_profiler.trace.columns import Columns
 from sp_profiler.trace.faults import Faults
 from sp_profiler.trace.limits import Limits
+from sp_profiler.trace.native import scanned_chunks
 from sp_profiler.trace.repair import repair_event
 from sp_profiler.trace.schema import NO_EVENT, Event
 from sp_profiler.trace.values import string_too_long
@@ -50,6 +51,8 @@ class EventReader:
         self._faults = faults
         self._columns = columns
         self._chunk_bytes = max(chunk_bytes, 1)
+        self._scanned = scanned_chunks(columns)
+        self._few_bytes = _SMALL_CHUNK
         self._no_border_before = 0  # an offset; looking again would cost the square of a damaged stretch
         self._single: list[tuple[Event, int]] = []  # events that were read one by one, with their offsets
 
@@ -99,6 +102,11 @@ class EventReader:
                 expected = self._one_event()
                 span = min(max(2 * span, _SMALL_CHUNK), self._chunk_bytes)
                 continue
+            if self._scan(border[0]):
+                expected = 1
+                span = min(max(4 * span, _SMALL_CHUNK), self._chunk_bytes)
+                continue
+            border = self._border_of_few(border)
             failure = self._chunk(border[0])
             if failure is None:
                 text.at = border[0]
@@ -189,6 +197,32 @@ class EventReader:
         base = text.base + start
         self._columns.add(events, lambda index: base + _nth_event(raw, index), lambda: _not_empty(raw))
         return None
+
+    def _scan(self, end: int) -> bool:
+        """Let the compiled scanner read as many events of [at, end) as are plain; False when it took none."""
+        if self._scanned is None:
+            return False
+        text = self._text
+        self.flush()
+        reached = self._scanned.take(text.data, text.at, end)
+        if reached == text.at:
+            return False
+        if reached - text.at >= self._few_bytes:
+            self._few_bytes = _SMALL_CHUNK
+        text.at = reached
+        return True
+
+    def _border_of_few(self, border: tuple[int, int]) -> tuple[int, int]:
+        """A border soon after an event that the scanner did not take: the next ones may be plain again.
+
+        The more often it stops, the more is decoded without it.
+        """
+        if self._scanned is None:
+            return border
+        text = self._text
+        few = scan.last_border(text.data, text.at, min(text.at + self._few_bytes, border[0] + 1))
+        self._few_bytes = min(2 * self._few_bytes, self._chunk_bytes)
+        return border if few is None else few
 
     def _keep(self, event: Event, offset: int) -> None:
         """Hold an event that was read by itself; many go into the columns together."""

@@ -67,6 +67,13 @@ class Args(msgspec.Struct, frozen=True, gc=False):
 
 NO_ARGS = Args()
 
+COLLECTIVE_FIELDS = (
+    "collective_name", "in_elements", "out_elements", "dtype", "group_size", "group_name",
+    "group_description", "group_ranks", "in_split", "out_split", "rank_start", "rank_stride",
+    "seq", "is_async", "src_rank", "dst_rank", "comms_id",
+)  # fmt: skip
+"""The NCCL metadata in `Args`, in the order of `CollectiveArgs`."""
+
 
 class Event(msgspec.Struct, frozen=True, gc=False):
     """One entry of `traceEvents`. Times stay text, so that they become exact nanoseconds."""
@@ -83,6 +90,16 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 
 
 NO_EVENT = Event()
+
+FLOW_PHASES = ("s", "f")
+OUT_OF_MEMORY = "[OutOfMemory]"
+MEMORY_NAMES = ("[memory]", OUT_OF_MEMORY)
+"""Names of the instants (ph i) that tell of memory; the last one, of memory that was not given."""
+BEGIN_END_PHASES = ("B", "E")
+IGNORED_PHASES = "ICbneSTpFPtNODMVvRc()"
+"""Phases of the Trace Event Format that hold none of a profiler's activities."""
+PHASES = frozenset(("X", "i", *BEGIN_END_PHASES, *FLOW_PHASES, *IGNORED_PHASES))
+"""Every phase of the Trace Event Format."""
 
 _CATEGORIES = {
     Category.KERNEL: ("kernel", "concurrent_kernel", "mtia_ccp_events"),
@@ -121,12 +138,13 @@ def category_of(cat: object) -> Category:
     return _BY_NAME.get(cat.lower(), Category.OTHER) if isinstance(cat, str) else Category.OTHER
 
 
-_WITH_CONCRETE_INPUTS = ("c10d::", "_c10d_functional")
+WITH_CONCRETE_INPUTS = ("c10d::", "_c10d_functional")
+"""How the names of operators begin of which the values of inputs are kept."""
 
 
 def keeps_concrete_inputs(name: str) -> bool:
     """Whether the values of an operator's inputs are kept: only collectives' tell what shapes do not."""
-    return name.startswith(_WITH_CONCRETE_INPUTS)
+    return name.startswith(WITH_CONCRETE_INPUTS)
 
 
 def is_sync_name(name: str) -> bool:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from sp_profiler.errors import InputError
 from sp_profiler.trace.limits import Limits
-from sp_profiler.trace.schema import Args, category_of
+from sp_profiler.trace.schema import COLLECTIVE_FIELDS, Args, category_of
 from sp_profiler.trace.tables import NONE, CollectiveArgs, Int32, Strings
 
 _INT64 = range(-(1 << 63), 1 << 63)
@@ -161,7 +161,7 @@ _TEXT_FIELDS = frozenset(
     ("name", "dtype", "group_name", "group_description", "group_ranks", "in_split", "out_split", "comms_id")
 )
 _FIELDS = tuple(field.name for field in fields(CollectiveArgs))
-_WRITTEN = attrgetter(*("collective_name" if name == "name" else name for name in _FIELDS))
+_WRITTEN = attrgetter(*COLLECTIVE_FIELDS)
 _PLAIN = tuple(
     (str, types.NoneType) if name in _TEXT_FIELDS - {"comms_id"} else (str, int, types.NoneType)
     for name in _FIELDS
