@@ -14,14 +14,16 @@ from dashboards.state import state_of
 from dashboards.store import Failed, Opened, Reading, RunRef, Store
 from dashboards.views import timeline
 from sp_profiler.analysis.lanes import Budget, view
-from sp_profiler.report import changes, memory_compare
-from sp_profiler.report.answers import family_answer
+from sp_profiler.comparing.bars import bars
+from sp_profiler.comparing.compare import compare
+from sp_profiler.comparing.model import Comparison
+from sp_profiler.comparing.tables import sections
 from sp_profiler.report.backward import layer_backward
 from sp_profiler.report.compare_table import compare_table, run_label
-from sp_profiler.report.format import duration, percent, visible
+from sp_profiler.report.format import visible
 from sp_profiler.report.lane_figures import DrawnRank, is_binned, lane_figure
-from sp_profiler.report.model import Report, windows_of
 from sp_profiler.report.page_parts import QUIET, ZOOMABLE, plot
+from sp_profiler.report.table import listing_table
 
 
 @dataclass(frozen=True)
@@ -63,12 +65,15 @@ def layout(store: Store, opened: Opened, state: Shown) -> list[Any]:
         return [bar, parts.notice(f"{visible(ref.name)} cannot be shown", visible(base.text), kind="bad")]
     pair = Pair(opened, base)
     theme = state.theme or "light"
-    lead = html.Section([html.P(parts.emphasised(text)) for text in sentences(pair)], className="lead")
+    found = compare(base.report, opened.report)
+    lead = html.Section([html.P(parts.emphasised(text)) for text in found.summary], className="lead")
+    notes = [html.P(visible(text), className="note") for text in found.notes]
     return [
         bar,
         lead,
+        *notes,
         _side_by_side(pair),
-        *_changes(pair, theme),
+        *_changes(found, theme),
         *_timelines(store, pair, state),
         *_backward(pair, theme),
     ]
@@ -91,36 +96,6 @@ def _bar(store: Store, opened: Opened, ref: RunRef) -> html.Div:
     return html.Div([html.Span(f"{visible(opened.ref.name)} against"), select], className="bar")
 
 
-def sentences(pair: Pair) -> list[str]:
-    """How the step differs and by what most; then what each hides."""
-    here, base = pair.here.report, pair.base.report
-    reports = [base, here]
-    told = [_step(base, here)]
-    told += family_answer(reports) if here.totals.dgrad_comm_ns else []
-    return [*told, *memory_compare.answers(reports)]
-
-
-def _step(base: Report, here: Report) -> str:
-    one, two = _mean(base), _mean(here)
-    if one is None or two is None:
-        return "The time of a step is not known of both runs."
-    gap = two - one
-    how = "as long as" if not gap else f"{duration(abs(gap))} ({percent(abs(gap) / one) if one else ''}) "
-    how += "" if not gap else "longer than" if gap > 0 else "shorter than"
-    text = f"A step takes {duration(two)}, {how} in {visible(run_label(base))}"
-    most = [one for one in changes.largest_first(changes.step_parts(base, here)) if one.difference][:2]
-    parts_of = [
-        f"{one.name} {'+' if (one.difference or 0) > 0 else '−'}{duration(abs(one.difference or 0))}"
-        for one in most
-    ]
-    return f"{text}: {', '.join(parts_of)}." if parts_of else f"{text}."
-
-
-def _mean(report: Report) -> float | None:
-    window = report.totals.window_ns
-    return None if window is None else window / windows_of(report)
-
-
 def _side_by_side(pair: Pair) -> html.Section:
     table = compare_table([pair.base.report, pair.here.report])
     head = [html.Th("Run"), *(html.Th(f"{one.label} [{one.unit}]", className="num") for one in table.columns)]
@@ -132,39 +107,17 @@ def _side_by_side(pair: Pair) -> html.Section:
     return parts.panel("Side by side", table.note, html.Div(inside, className="scroll"))
 
 
-def _changes(pair: Pair, theme: str) -> list[Any]:
-    base, here = pair.base.report, pair.here.report
-    steps = changes.step_parts(base, here)
-    bars = [
-        ("parts", "Where the step changed", "the differences sum to the step's", changes.change_bars(steps)),
-        ("kinds", "Exposed collectives", "by operation, group and purpose",
-         changes.change_bars(changes.collective_kinds(base, here))),
-        ("gemms", "GEMMs", "by role and shape", changes.change_bars(changes.gemms(base, here))),
-        ("peaks", "Peak memory", "by category, of the rank with the highest peak",
-         changes.change_bars(changes.memory(base, here), is_bytes=True)),
-    ]  # fmt: skip
-    drawn = [(name, title, text, figure) for name, title, text, figure in bars if figure is not None]
+def _changes(found: Comparison, theme: str) -> list[Any]:
+    """Bars of what changed, and every figure of both in tables."""
+    drawn = bars(found)
     odd = len(drawn) % 2
     panels = [
-        parts.panel(title, text, parts.graph(f"change-{name}", plot(figure, QUIET), theme, label=title),
+        parts.panel(one.title, one.text, parts.graph(one.id, plot(one.figure, QUIET), theme, label=one.title),
                     width="wide" if odd and not place else "")
-        for place, (name, title, text, figure) in enumerate(drawn)
+        for place, one in enumerate(drawn)
     ]  # fmt: skip
-    note = "Means per step and rank."
-    tables = [
-        changes.change_table("change-parts", "Parts of the step", steps, note),
-        changes.change_table(
-            "change-kinds", "Exposed, by kind of collective", changes.collective_kinds(base, here), note
-        ),
-        changes.change_table("change-gemms", "GEMMs by role and shape", changes.gemms(base, here), note),
-        changes.change_table(
-            "change-memory", "Peak memory by category", changes.memory(base, here), "", "bytes"
-        ),
-    ]
-    return [
-        html.Div(panels, className="grid"),
-        *parts.tables("In numbers", [one for one in tables if one.rows], theme),
-    ]
+    tables = [listing_table(one.listing) for one in sections(found)]
+    return [html.Div(panels, className="grid"), *parts.tables("In numbers", tables, theme)]
 
 
 def _backward(pair: Pair, theme: str) -> list[Any]:

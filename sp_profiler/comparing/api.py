@@ -14,8 +14,8 @@ Source = str | os.PathLike[str]
 def compare(base: Report | Source | Sequence[Source], here: Report | Source | Sequence[Source]) -> Comparison:
     """What changed from `base` to `here`: what `sp-profile compare` shows, as plain data.
 
-    Each is a report (of `analyze`), a run's folder, traces, or a report.json. Times are ns, means per step and
-    rank; `comparison.summary` says it in sentences, `is_different` whether anything changed beyond noise
+    Each is a report (of `analyze`), a run's folder, traces, or a report.json. Times are ns, means per step
+    and rank; `comparison.summary` says it in sentences, `is_different` whether anything changed beyond noise
     (None: the noise is not known). Raises InputError for a run that cannot be read, UsageError for a path
     that holds several.
     """
