@@ -6,117 +6,137 @@ stages only what is bounded by ranks, hosts and groups comes to the coordinator.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
+from sp_profiler.analysis.across import AcrossRanks
+from sp_profiler.analysis.across_notes import say_all
 from sp_profiler.analysis.anomalies import EndsApart
-from sp_profiler.analysis.filled import GroupAcross
-from sp_profiler.analysis.results import Clock, RankResult, Straggler, Unmatched
-from sp_profiler.fleet.communities import RankIn
-from sp_profiler.fleet.engines import Done, Failed
+from sp_profiler.analysis.clocks import Clocks
+from sp_profiler.analysis.results import Clock, Straggler, Unmatched
+from sp_profiler.fleet.aligning import align
+from sp_profiler.fleet.communities import RankIn, communities
+from sp_profiler.fleet.engines import Failed
+from sp_profiler.fleet.filled import RankAcross, prepare_filling
+from sp_profiler.fleet.matched import Bounds, MatchedUnit, match_all, partitions_of
+from sp_profiler.fleet.stages import StageError, Stages
+from sp_profiler.fleet.units import Run
+from sp_profiler.fleet.waits import Waits, WaitsTask, waits_of_unit
 from sp_profiler.fleet.work import Work
-from sp_profiler.ledger import LedgerEntry
-
-Task = TypeVar("Task", bound="Named")
-Value = TypeVar("Value")
-
-
-class Named(Protocol):
-    """A task: a frozen dataclass that holds the work folder; `name` is unique in the run and a path."""
-
-    @property
-    def name(self) -> str: ...
-
-
-class Stage(Protocol):
-    """Runs the tasks of one stage, in any order, as `Engine.run` does.
-
-    `kind` is the type of the values, dataclasses of plain fields: whoever resumes a run keeps the value of a
-    task under its `name` and gives it back. A task that is given up comes as `Failed`.
-    """
-
-    def __call__(
-        self, function: Callable[[Task], Value], tasks: Iterable[Task], kind: type[Value]
-    ) -> Iterator[Done[Task, Value] | Failed[Task]]: ...
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """What one task and one report may hold."""
-
-    rows: int = 4_000_000  # a larger community whose collectives all carry `Seq` is cut into slices
-    unmatched: int = 2_000  # the earliest are listed, the others counted
-    differences: int = 32_000_000  # of end times that are sorted in memory; more are counted in passes
+from sp_profiler.ledger import Ledger, LedgerEntry
 
 
 @dataclass(frozen=True)
 class AcrossFleet:
     """What was found between the ranks; the fields of `analysis.across.AcrossRanks` without its rows.
 
-    `ends_apart.figures` name a rank by its `RankIn.number`. Group sums and the notes on bandwidth come with
-    the ranks (`RankAcross`).
+    `ends_apart.figures` name a rank by its place among the `RankIn`. What groups gain, and the notes on
+    bandwidth, come with the ranks (`with_ranks`). Causes are to be settled anew unless `skew_wait_ns` is
+    None: then nothing was matched.
     """
 
     clocks: list[Clock] | None
     unmatched: list[Unmatched]
     unmatched_left_out: int
     stragglers: list[Straggler] | None
-    skew_wait_ns: int | None  # None: nothing was matched, and causes are not settled anew
+    skew_wait_ns: int | None
     tied_ns: int
     ends_apart: EndsApart | None
     ledger: tuple[LedgerEntry, ...]
+
+    def with_ranks(self, ranks: RankAcross) -> AcrossRanks:
+        """With what all ranks add; no results, no rows."""
+        ledger = Ledger()
+        ledger.extend(self.ledger)
+        ledger.extend(ranks.ledger())
+        return AcrossRanks(
+            results=(),
+            clocks=self.clocks,
+            unmatched=self.unmatched,
+            stragglers=self.stragglers,
+            groups=ranks.groups(),
+            skew_wait_ns=self.skew_wait_ns,
+            tied_ns=self.tied_ns,
+            ends_apart=self.ends_apart,
+            ledger=ledger.entries,
+        )
 
 
 def across_fleet(
     work: Work,
     ranks: Sequence[RankIn],
-    stage: Stage,
+    stage: Stages,
     *,
     run_json: Mapping[str, Any] | None = None,
     world_size: int | None = None,
-    bounds: Bounds = Bounds(),
+    bounds: Bounds | None = None,
 ) -> AcrossFleet:
-    """Match, align and measure. `ranks` in the order of `analyze_files`: by rank. Raises OSError.
+    """Match, align and measure. `ranks` in the order of `analyze_files`: by rank.
 
-    What `fill_of` needs lies in the work folder afterwards. A community whose task is given up stays
-    unmatched, with a `loss` in the ledger.
+    What `fill_of` needs lies in the work folder afterwards. Raises OSError, and StageError when a task is
+    given up.
     """
-    raise NotImplementedError
+    bounds = bounds or Bounds()
+    found = communities(ranks)
+    run = Run.of(ranks, found, run_json, world_size)
+    run.save(work)
+    if not found:
+        prepare_filling(work, run, [], None)
+        return AcrossFleet(None, [], 0, None, None, 0, None, ())
+    units = match_all(run, found, stage, bounds)
+    clocks = align(run, units, stage, bounds, partitions_of(found))
+    waits = _waits(work, units, stage, bounds)
+    prepare_filling(work, run, [(one.unit.community, one.unit.name) for one in units], waits.assumed_size)
+    several = len({one.rank for one in ranks}) > 1
+    unmatched, left_out = _unmatched(waits, bounds)
+    return AcrossFleet(
+        clocks=list(clocks.clocks) if several else None,
+        unmatched=unmatched,
+        unmatched_left_out=left_out,
+        stragglers=waits.lost.stragglers() if several else None,
+        skew_wait_ns=waits.waited_ns if waits.is_matched else None,
+        tied_ns=waits.tied_ns,
+        ends_apart=waits.apart.result(),
+        ledger=_ledger(waits, clocks, len(run.traced) > 1, left_out),
+    )
 
 
-@dataclass(frozen=True)
-class RankAcross:
-    """What the filled collectives of a rank add to the run's figures; adds up in any order (`merged`)."""
-
-    waits: dict[str, int] = field(default_factory=dict)  # skew wait by group
-    sums: dict[str, dict[str, list[int]]] = field(default_factory=dict)  # group, op: count, bytes, ns, bounds
-    factors: dict[str, dict[str, float | None]] = field(default_factory=dict)  # busbw / algbw
-    bandwidth_unknown: int = 0
-    busbw_unknown: int = 0
-
-    @staticmethod
-    def merged(parts: Sequence[RankAcross]) -> RankAcross:
-        raise NotImplementedError
-
-    def groups(self) -> dict[str, GroupAcross]:
-        """By group, as `AcrossRanks.groups`."""
-        raise NotImplementedError
-
-    def ledger(self) -> tuple[LedgerEntry, ...]:
-        """Notes on bandwidths that are null; they follow those of `AcrossFleet`."""
-        raise NotImplementedError
+def _waits(work: Work, units: Sequence[MatchedUnit], stage: Stages, bounds: Bounds) -> Waits:
+    """What all units say, added up as they come."""
+    most, most_ranks = bounds.unmatched, bounds.unmatched_ranks
+    tasks = [
+        WaitsTask(work, one.unit, one.state, number, most, most_ranks) for number, one in enumerate(units)
+    ]
+    whole = Waits()
+    for end in stage(waits_of_unit, tasks, Waits):
+        if isinstance(end, Failed):
+            raise end.error or StageError(f"{end.task.name} failed ({end.reason})")
+        whole = Waits.merged([whole, end.value], most, most_ranks)
+    return whole
 
 
-@dataclass(frozen=True)
-class FilledRank:
-    """A rank's result with waits, transfers and bandwidths in its collectives, and what it adds to the run."""
+def _unmatched(waits: Waits, bounds: Bounds) -> tuple[list[Unmatched], int]:
+    """What is listed of collectives that ranks lack, and how many are not."""
+    no_trace = waits.no_trace.listing(bounds.unmatched, bounds.unmatched_ranks)
+    listed = [one for part in (waits.lacking, no_trace) for _, one in part.entries]
+    return listed, waits.lacking.left_out + no_trace.left_out
 
-    result: RankResult
-    across: RankAcross
 
-
-def fill_of(work: Work, number: int, result: RankResult) -> FilledRank:
-    """Fill what the other ranks tell into the collectives of rank `number`. Causes are not settled here:
-    call `analysis.causes.settle` where `AcrossFleet.skew_wait_ns` is not None. Raises one of `work.BROKEN`."""
-    raise NotImplementedError
+def _ledger(waits: Waits, clocks: Clocks, several: bool, left_out: int) -> tuple[LedgerEntry, ...]:
+    ledger = Ledger()
+    noted = waits.noted
+    say_all(noted.all_counts(), clocks, several, ledger)
+    if noted.more_groups:
+        text = (
+            f"Seq of {noted.more_groups} more groups contradicts operations, sizes or times: "
+            "matched by order instead"
+        )
+        ledger.add("seq-inconsistent", "assumption", text, count=noted.more_collectives)
+    if left_out:
+        text = (
+            f"unmatched lists the earliest collectives that ranks lack; {left_out} more entries are counted "
+            "and not listed"
+        )
+        ledger.add("unmatched-not-listed", "note", text, count=left_out)
+    return ledger.entries
