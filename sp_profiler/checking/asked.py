@@ -139,6 +139,7 @@ class Asked:
             changes["tolerances"] = self._tolerances(table["tolerances"], "baseline.tolerances")
         if "figures" in table:
             changes["compared"] = self._texts(table["figures"], "baseline.figures")
+            changes["compared_origin"] = self.where("baseline.figures")
         if "noise" in table:
             changes["use_noise"] = self._flag(table, "noise", "baseline.")
         return settings.with_(**changes)

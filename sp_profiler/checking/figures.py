@@ -120,9 +120,7 @@ _OTHERS = (
     Figure(
         "memory-gib", "bytes", "higher", "the peak of allocated memory", "memory", plain=GIB, scopes=_RANKS
     ),
-    Figure(
-        "saved-gib", "bytes", "higher", "what a rank keeps for backward", "saved", plain=GIB, scopes=_RANKS
-    ),
+    Figure("saved-gib", "bytes", "higher", "the memory kept for backward", "saved", plain=GIB, scopes=_RANKS),
     Figure("coverage", "ratio", "lower", "the lowest coverage", "coverage", scopes=_WHOLE),
     Figure("missing-ranks", "count", "higher", "the number of missing ranks", "missing_ranks", scopes=_WHOLE),
 )

@@ -16,7 +16,7 @@ from sp_profiler.checking.budgets import (
     NoWorse,
 )
 from sp_profiler.checking.figures import Figure
-from sp_profiler.checking.look import where_in, where_to_look
+from sp_profiler.checking.look import SAME_AS, where_in, where_to_look
 from sp_profiler.checking.parts import Scope, Within
 from sp_profiler.checking.paths import Path, follow
 from sp_profiler.checking.quantities import both_shown
@@ -92,6 +92,11 @@ def readings_of(report: Report, budget: Limit | NoWorse) -> list[Reading]:
         )
         for one in found
     ]
+    if report.fleet is not None and budget.figure.parts[0].name in ("collectives", "steps"):
+        what = budget.figure.parts[0].name
+        made.append(
+            Reading(None, reason=f"the report of a run this large holds its most exposed {what} only")
+        )
     return made or [Reading(None, reason="no entry of the list is the one that is named")]
 
 
@@ -117,7 +122,7 @@ def _limit(report: Report, budget: Limit, allow_unknown: bool) -> Verdict:
         text = _sentence(subject, reading, budget)
     if state == "broken":
         where = _where(report, budget.figure, budget.within, reading)
-        text += _look_at(where)
+        text += _look_at(where) if where != reading.where else ""  # which the subject has told
     value = None if state == "unknown" and not reading.at_least else reading.value
     text_like = isinstance(limit, (str, bool))
     verdict = Verdict(
@@ -218,7 +223,8 @@ def _subject(
 
 def _where(report: Report, figure: Figure | Path, within: Within | None, reading: Reading) -> Where | None:
     if isinstance(figure, Path):
-        return reading.where
+        same = SAME_AS.get(figure.parts[-1].name) if figure.parts[0].name == "totals" else None
+        return reading.where if same is None else where_to_look(report, same, None, reading)
     return where_to_look(report, figure.name, within, reading)
 
 

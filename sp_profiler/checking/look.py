@@ -24,6 +24,10 @@ Cost = Callable[[Figures], int | None]
 AnyFigures = TypeVar("AnyFigures", bound=Figures)
 
 
+SAME_AS = {"exposed_ns": "exposed-ms", "window_ns": "step-ms", "idle_ns": "idle-ratio"}
+"""Fields of `totals` that are looked for as a named figure is."""
+
+
 def where_to_look(report: Report, figure: str, within: Within | None, reading: Reading) -> Where | None:
     """What to look at for a named figure. None where the report has nothing to point at."""
     chosen = reading.where
@@ -173,7 +177,7 @@ def _straggler(report: Report) -> Where | None:
     if first is None:
         return None
     count = counted(first.collectives, "collective")
-    text = f"rank {first.rank} came last in {count} and cost the others {duration(first.cost_ns)}"
+    text = f"rank {first.rank}, which came last in {count} and cost the others {duration(first.cost_ns)}"
     return Where(first.rank, text=text)
 
 

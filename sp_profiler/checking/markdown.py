@@ -14,7 +14,7 @@ def render(check: Check) -> str:
     title = "Communication budgets hold" if check.holds else "Communication budgets do not hold"
     parts = [f"## {'✅' if check.holds else '❌'} {title}"]
     parts += [part for run in check.runs for part in _run(run)]
-    parts += [escape(one) for one in shown.sources(check)]
+    parts += [escape(one) for one in (*shown.notes(check), *shown.sources(check))]
     parts.append(f"_{escape(check.tool.name)} {escape(check.tool.version)}_")
     return "\n\n".join(parts) + "\n"
 
@@ -28,7 +28,6 @@ def _run(run: RunCheck) -> list[str]:
         )
     if run.verdicts:
         parts.append(_table(run))
-    parts += [escape(note) for note in run.notes]
     return parts
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sp_profiler.analysis.causes import CAUSES
+from sp_profiler.analysis.collective_table import Collectives
+from sp_profiler.analysis.columns import Words
 from sp_profiler.analysis.memory.results import MemoryFigures
 from sp_profiler.analysis.results import Figures, GroupFigures
 from sp_profiler.checking.parts import PART_MAPS, Scope, Within
 from sp_profiler.checking.result import Where
 from sp_profiler.report.format import counted, rank_list
-from sp_profiler.report.model import Report, windows_of
+from sp_profiler.report.model import Report, windows_by_rank, windows_of
+
+_BANDWIDTH = ("cpu-run-no-speed", "bandwidth-unknown", "bandwidth")
 
 
 @dataclass(frozen=True)
@@ -60,11 +63,11 @@ def _rows(report: Report, scope: Scope, ranks: Callable[[int | None], bool] | No
         ]
     if scope == "total" and len(chosen) == len(report.ranks):
         return [_Row(report.totals, windows_of(report), None)]
-    counts = Counter((step.rank, step.device) for step in report.steps)
+    counts = windows_by_rank(report)
     return [
         _Row(
             one,
-            counts[one.rank, one.device] or windows_of(report, one),
+            counts.get((one.rank, one.device), 1),
             place(one.rank, one.device, several=several),
         )
         for one in chosen
@@ -72,6 +75,11 @@ def _rows(report: Report, scope: Scope, ranks: Callable[[int | None], bool] | No
 
 
 def exposed_time(report: Report, scope: Scope, within: Within | None) -> list[Reading]:
+    if scope == "step" and within is None and report.fleet is not None:
+        return [
+            Reading(one.most_exposed_ns, place(one.most_exposed_rank, None, one.step))
+            for one in report.fleet.steps
+        ]
     return _exposed(report, scope, within, of=lambda row: row.windows)
 
 
@@ -84,9 +92,10 @@ def _exposed(
 ) -> list[Reading]:
     """Exposed time over what `of` says: windows, or their length."""
     if within is None:
-        return [
+        made = [
             _over(row.figures.exposed_ns, of(row), row.where, ("exposed",)) for row in _rows(report, scope)
         ]
+        return made + not_held(report, scope)
     absent = _absent(report, within)
     if absent is not None:
         return [absent]
@@ -97,7 +106,16 @@ def _exposed(
     if scope == "total" and len(rows) > 1:
         known = [(part, whole) for part, whole, _ in parts if part is not None and whole is not None]
         return [_over(sum(p for p, _ in known), sum(w for _, w in known), None, ("exposed",))]
-    return [_over(part, whole, where, ("exposed",)) for part, whole, where in parts]
+    made = [_over(part, whole, where, ("exposed",)) for part, whole, where in parts]
+    return made + not_held(report, scope)
+
+
+def not_held(report: Report, scope: Scope) -> list[Reading]:
+    """A reading for the steps that the report of a fleet holds no figures of: they may be the worst."""
+    if scope != "step" or report.fleet is None:
+        return []
+    why = "the report of a run this large holds the figures of its most exposed steps only"
+    return [Reading(None, reason=why)]
 
 
 def _part_of(figures: Figures, within: Within) -> int | None:
@@ -138,14 +156,19 @@ def _over(
 
 
 def step(report: Report, scope: Scope, _: Within | None) -> list[Reading]:
+    if scope == "step" and report.fleet is not None:
+        return [
+            Reading(one.longest_ns, place(one.longest_rank, None, one.step)) for one in report.fleet.steps
+        ]
     return [_over(row.figures.window_ns, row.windows, row.where, ("window",)) for row in _rows(report, scope)]
 
 
 def idle_ratio(report: Report, scope: Scope, _: Within | None) -> list[Reading]:
-    return [
+    made = [
         _over(row.figures.idle_ns, row.figures.window_ns, row.where, ("idle",))
         for row in _rows(report, scope)
     ]
+    return made + not_held(report, scope)
 
 
 def overlap_ratio(report: Report, scope: Scope, _: Within | None) -> list[Reading]:
@@ -157,16 +180,32 @@ def overlap_ratio(report: Report, scope: Scope, _: Within | None) -> list[Readin
             made.append(
                 _over(row.figures.overlapped_ns, row.figures.comm_ns, row.where, ("overlapped", "comm"))
             )
-    return made
+    return made + not_held(report, scope)
 
 
 def hidden_of_hideable(report: Report, scope: Scope, within: Within | None) -> list[Reading]:
-    return [_hiding(row, within) for row in _rows(report, scope)]
+    return [_hiding(row, within) for row in _rows(report, scope)] + not_held(report, scope)
 
 
 def wgrad_hidden(report: Report, scope: Scope, _: Within | None) -> list[Reading]:
-    """The hiding of the purpose `dgrad`: its partner is the wgrad GEMM of the same linear."""
-    return hidden_of_hideable(report, scope, Within("purpose", "dgrad"))
+    """The hiding of the purpose `dgrad`: its partner is the wgrad GEMM of the same linear.
+
+    Where neither an annotation nor the linear names one, an asynchronous collective's partner is what was
+    launched before its wait; how many those are is noted.
+    """
+    made = hidden_of_hideable(report, scope, Within("purpose", "dgrad"))
+    note = _other_partners(report) if scope == "total" else ""
+    return [replace(one, note=note) for one in made]
+
+
+def _other_partners(report: Report) -> str:
+    """How many dgrad collectives have another partner than a wgrad GEMM, in words; empty where none has."""
+    table = Collectives.of(report.collectives)
+    partners = table.records("partner")
+    known = table.words("purpose").where(lambda word: word == "dgrad") & partners.is_known
+    roles = Words.of([None if one is None else one.what for one in partners.tolist()])
+    other = int((known & roles.where(lambda role: role not in ("wgrad", None))).sum())
+    return f"{other} of {int(known.sum())} collectives have another partner than wgrad" if other else ""
 
 
 def _hiding(row: _Row, within: Within | None) -> Reading:
@@ -237,8 +276,22 @@ def busbw(report: Report, _: Scope, within: Within | None) -> list[Reading]:
             why = "ranks are missing, so this is a lower bound" if kind.is_bound else "it is not known"
             known = kind.busbw_gbps is not None and not kind.is_bound
             reason = None if known else why
-            made.append(Reading(kind.busbw_gbps, where, reason, ("bandwidth",), at_least=kind.is_bound))
-    return made or [Reading(None, reason="no bandwidth is known", looked_for=("bandwidth",))]
+            made.append(
+                Reading(
+                    kind.busbw_gbps,
+                    where,
+                    reason,
+                    _BANDWIDTH,
+                    at_least=kind.is_bound,
+                )
+            )
+    return made or [
+        Reading(
+            None,
+            reason="no bandwidth is known",
+            looked_for=_BANDWIDTH,
+        )
+    ]
 
 
 def memory(report: Report, _: Scope, __: Within | None) -> list[Reading]:

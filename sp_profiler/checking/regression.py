@@ -1,16 +1,14 @@
 """A figure against the baseline's: is it worse by more than the tolerance, and by more than the noise?
 
-The noise comes from the spread of a run's own steps: of the means over ranks of each step, the median
-absolute deviation m gives a standard error of their mean, 1.4826 m / sqrt(n) (1.4826 makes m the standard
-deviation of normal data). Two runs may differ by twice the root of the sum of both squared. With fewer than
-three steps in either it is not known.
+The noise is that of `sp-profile compare` (`comparing.noise`): what the spread of the steps, each the mean
+over ranks, lets the means of two runs differ by. With fewer than three steps in either it is not known here:
+two steps tell so little that a gate would let everything pass.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from statistics import fmean, median
+from collections.abc import Callable, Sequence
+from statistics import fmean
 
 from sp_profiler.checking.budgets import NoWorse
 from sp_profiler.checking.figures import Figure
@@ -18,12 +16,19 @@ from sp_profiler.checking.quantities import Unit, both_shown, shown
 from sp_profiler.checking.readings import Reading
 from sp_profiler.checking.result import Verdict
 from sp_profiler.checking.tolerance import Worse, is_regression, worsening
+from sp_profiler.comparing import noise as comparing
 from sp_profiler.report.format import percent, visible
-from sp_profiler.report.model import Report
+from sp_profiler.report.model import Report, StepAcross
 
-_LEAST_STEPS = 3
-_NORMAL = 1.4826
-_SIGMAS = 2
+LEAST_STEPS = 3
+_OF_FLEET: dict[str, Callable[[StepAcross], tuple[int, int]]] = {
+    "step-ms": lambda one: (one.window_ns, one.windows),
+    "exposed-ms": lambda one: (one.exposed_ns, one.windows),
+    "exposed-ratio": lambda one: (one.exposed_ns, one.window_ns),
+    "idle-ratio": lambda one: (one.idle_ns, one.window_ns),
+    "overlap-ratio": lambda one: (one.overlapped_ns, one.comm_ns),
+}
+"""Figures of a step over all ranks that the report of a fleet holds."""
 
 
 def no_worse(
@@ -44,6 +49,8 @@ def no_worse(
     is_worse = is_regression(base, value, budget.worse, unit, budget.tolerance, noise)
     allowance = max(budget.tolerance.allowance(base, unit), noise or 0.0)
     limit = base + allowance if budget.worse == "higher" else base - allowance
+    if budget.worse == "lower" and base >= 0:
+        limit = max(limit, 0.0)  # no figure that has no negative values can be worse than that
     text = _sentence(budget, value, base, limit, noise, is_worse)
     return _verdict(budget, "broken" if is_worse else "holds", text, value, base, limit, noise)
 
@@ -66,26 +73,26 @@ def noise_of(report: Report, baseline: Report, budget: NoWorse) -> float | None:
         return None
     if "step" not in budget.figure.scopes:
         return None
-    errors = [_standard_error(_by_step(one, budget)) for one in (report, baseline)]
-    known = [one for one in errors if one is not None]
-    return None if len(known) < len(errors) else _SIGMAS * math.hypot(*known)
+    samples = [_by_step(one, budget) for one in (baseline, report)]
+    if min(len(one) for one in samples) < LEAST_STEPS:
+        return None
+    return comparing.noise_of(*samples)
 
 
 def _by_step(report: Report, budget: NoWorse) -> list[float]:
     """The figure of each step, mean over ranks."""
     assert isinstance(budget.figure, Figure)
+    if report.fleet is not None:
+        parts = _OF_FLEET.get(budget.figure.name)
+        if parts is None or budget.within is not None:
+            return []
+        pairs = [parts(one) for one in report.fleet.steps]
+        return [part / whole for part, whole in pairs if whole]
     steps: dict[int, list[float]] = {}
     for one in budget.figure.read(report, "step", budget.within):
         if one.where is not None and one.where.step is not None and isinstance(one.value, (int, float)):
             steps.setdefault(one.where.step, []).append(one.value)
     return [fmean(values) for values in steps.values()]
-
-
-def _standard_error(values: Sequence[float]) -> float | None:
-    if len(values) < _LEAST_STEPS:
-        return None
-    middle = median(values)
-    return _NORMAL * median(abs(value - middle) for value in values) / math.sqrt(len(values))
 
 
 def _not_compared(

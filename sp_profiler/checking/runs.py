@@ -8,6 +8,7 @@ from typing import Any
 from sp_profiler import __version__
 from sp_profiler.checking.budgets import Budgets, NoWorse
 from sp_profiler.checking.judge import judge
+from sp_profiler.checking.regression import LEAST_STEPS
 from sp_profiler.checking.result import Check, RunCheck, Verdict
 from sp_profiler.report.format import counted, visible
 from sp_profiler.report.model import Report, Tool
@@ -51,7 +52,7 @@ def _notes(
     report: Report, budgets: Budgets, verdicts: Sequence[Verdict], baseline: Report | None
 ) -> Sequence[str]:
     notes: list[str] = []
-    if report.run.device_type == "cpu" and any(one.unit == "ns" for one in verdicts):
+    if report.run.device_type == "cpu" and any(_is_about_speed(one) for one in verdicts):
         notes.append(
             "A CPU run: where ranks share the cores its times say nothing of speed, and they vary from run "
             "to run; budgets of structure (what is hidden at all, what is kept, the ledger) hold anywhere."
@@ -64,11 +65,17 @@ def _notes(
             rest = f"; and {more} more" if more > 0 else ""
             notes.append(visible(f"The baseline is of another kind of run: {shown}{rest}."))
         if budgets.use_noise and any(isinstance(one, NoWorse) for one in budgets.items):
-            few = [len(one.window.steps) for one in (report, baseline) if len(one.window.steps) < 3]
+            few = [len(one.window.steps) for one in (report, baseline) if len(one.window.steps) < LEAST_STEPS]
             if few:
                 steps = counted(min(few), "step")
                 notes.append(f"With {steps} the noise is not known: record three or more to tell it.")
     return notes
+
+
+def _is_about_speed(verdict: Verdict) -> bool:
+    """Whether a time is compared with another. Whether there is any at all is a matter of structure."""
+    of_time = verdict.unit == "ns" and isinstance(verdict.limit, (int, float))
+    return of_time and (verdict.bound == "no-worse" or verdict.limit > 1)  # type: ignore[operator]
 
 
 def _identity(report: Report) -> dict[str, Any]:

@@ -36,6 +36,7 @@ class Settings:
     tolerances: dict[str, Any] = field(default_factory=dict)  # of single ones, as written
     tolerance_origin: str = "tolerance"
     compared: list[str] | None = None  # figures compared with the baseline; None: the usual ones
+    compared_origin: str = "baseline"
     use_noise: bool | None = None
     config: str | None = None
 
@@ -61,6 +62,7 @@ def joined(file: Settings | None, options: Settings) -> Settings:
         tolerances=both,
         tolerance_origin=file.tolerance_origin if takes_tolerance else options.tolerance_origin,
         compared=file.compared if options.compared is None else options.compared,
+        compared_origin=file.compared_origin if options.compared is None else options.compared_origin,
         use_noise=file.use_noise if options.use_noise is None else options.use_noise,
         config=file.config,
     )
@@ -99,9 +101,9 @@ def _refuse_tolerance_alone(settings: Settings) -> None:
 
 def _compared(settings: Settings) -> Iterable[NoWorse]:
     """The figures that are compared with the baseline."""
-    origin = settings.tolerance_origin
     chosen = COMPARED if settings.compared is None else settings.compared
     for name in dict.fromkeys([*chosen, *settings.tolerances]):
+        origin = settings.tolerance_origin if name in settings.tolerances else settings.compared_origin
         figure = FIGURES.get(name.replace("_", "-"))
         if figure is None:
             hint = (

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from sp_profiler.checking.quantities import shown
 from sp_profiler.checking.result import Check, RunCheck, Verdict, count
 from sp_profiler.report.format import counted, listed
@@ -31,10 +29,12 @@ def _amount(value: object, verdict: Verdict) -> str:
 
 
 def _limit(verdict: Verdict) -> str:
-    sign = {"max": "≤ ", "min": "≥ ", "equals": "= ", "none-of": "", "no-worse": "≤ "}[verdict.bound]
+    sign = {"max": "≤ ", "min": "≥ ", "equals": "= ", "no-worse": "≤ "}[verdict.bound]
     if verdict.bound == "no-worse" and verdict.limit is not None and verdict.baseline is not None:
         lower = isinstance(verdict.limit, (int, float)) and verdict.limit < verdict.baseline
         sign = "≥ " if lower else "≤ "
+    if verdict.bound == "none-of":
+        return "none"
     amount = _amount(verdict.limit, verdict)
     return amount if amount == "–" else f"{sign}{amount}"
 
@@ -67,8 +67,19 @@ def totals(check: Check) -> str:
     """The last line of several runs."""
     bad = [run.name for run in check.runs if not run.holds]
     runs = counted(len(check.runs), "run")
-    return f"All {runs} keep their budgets." if not bad else f"{len(bad)} of {runs} do not: {', '.join(bad)}."
+    if not bad:
+        return f"All {runs} keep their budgets."
+    keep = "does not keep its" if len(bad) == 1 else "do not keep their"
+    return f"{len(bad)} of {runs} {keep} budgets: {', '.join(bad)}."
 
 
-def sentences(verdicts: Sequence[Verdict]) -> list[str]:
-    return [one.text for one in verdicts]
+def notes(check: Check) -> list[str]:
+    """What should be known, each once; of several runs with the names of those that it is about."""
+    about: dict[str, list[str]] = {}
+    for run in check.runs:
+        for note in run.notes:
+            about.setdefault(note, []).append(run.name)
+    return [
+        note if len(names) == len(check.runs) else f"{', '.join(names)}: {note}"
+        for note, names in about.items()
+    ]

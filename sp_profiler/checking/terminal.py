@@ -26,7 +26,7 @@ def print_check(check: Check, console: Console | None = None) -> None:
     if len(check.runs) > 1:
         out.print()
         terminal.print_line(out, shown.totals(check), "bold")
-    for line in shown.sources(check):
+    for line in (*shown.notes(check), *shown.sources(check)):
         terminal.print_line(out, line, "dim")
 
 
@@ -49,5 +49,3 @@ def _print_run(run: RunCheck, out: Console) -> None:
     out.print(table, highlight=False)
     for verdict in failed(run):
         terminal.print_line(out, f"{verdict.budget}: {verdict.text}", _STYLES[verdict.state])
-    for note in run.notes:
-        terminal.print_line(out, note, "dim")

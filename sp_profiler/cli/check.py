@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -88,10 +88,18 @@ def run(args: argparse.Namespace) -> int:
             print(f"sp-profile check: {visible(f'{source.name}: {error}')}", file=sys.stderr)
             runs.append(unusable(source.name, source.path, str(error)))
             code = max(code, error.exit_code)
-    check = check_of(runs, budgets)
+    check = check_of(_distinct(runs), budgets)
     _write(check, args, places)
     _show(check, args)
     return code if code or check.holds else EXIT_BUDGET
+
+
+def _distinct(runs: list[RunCheck]) -> list[RunCheck]:
+    """The runs, each under a name of its own."""
+    from sp_profiler.trace.find import distinct_names
+
+    names = distinct_names(one.name for one in runs)
+    return [replace(one, name=name) for one, name in zip(runs, names, strict=True)]
 
 
 # --- what is checked -------------------------------------------------------------------------------------
@@ -112,7 +120,10 @@ def _config(args: argparse.Namespace, found: Callable[[Path], Any]) -> Settings 
 def _baseline(budgets: Budgets, args: argparse.Namespace) -> Report:
     path = budgets.baseline or ""
     windows = {} if report_file(path) is None else {"window": "step", "steps": None}  # a report has its own
-    return report_from(path, argparse.Namespace(**{**vars(args), **windows}))
+    try:
+        return report_from(path, argparse.Namespace(**{**vars(args), **windows}))
+    except SpProfilerError as error:
+        raise type(error)(f"the baseline: {error}") from None
 
 
 @dataclass(frozen=True)

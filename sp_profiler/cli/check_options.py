@@ -113,6 +113,7 @@ def options(args: argparse.Namespace) -> Settings:
     settings = asked.settings(table).with_(
         tolerance_origin="--tolerance",
         compared=args.compare or None,
+        compared_origin="--compare" if args.compare else "--baseline",
         use_noise=False if args.no_noise else None,
         **_tolerances(args.tolerance),
     )
