@@ -395,7 +395,7 @@ def _ledger(
             "totals stand for the ranks that are here."
         )
         ledger.add("ranks-missing", "note", text, count=len(run.ranks_missing))
-    if not has_memory and "no-memory-events" not in codes:
+    if not has_memory and not codes & {"no-memory-events", "memory-not-followed"}:
         ledger.add("memory-not-recorded", "note", NOT_RECORDED)
     if is_cpu:
         ledger.add("cpu-run", "note", _CPU_NOTE)
