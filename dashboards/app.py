@@ -12,7 +12,7 @@ from typing import Any
 import dash_mantine_components as dmc
 from dash import ALL, ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
 
-from dashboards import downloads, parts, uploads
+from dashboards import downloads, parts, scripts, uploads
 from dashboards.state import VIEWS, state_of
 from dashboards.state import State as Shown
 from dashboards.store import Failed, Opened, Reading, RunRef, Store
@@ -54,6 +54,7 @@ class Settings:
 
 def create_app(store: Store, settings: Settings | None = None) -> Dash:
     """The Dash app over a store. It binds no address: `server.serve` does."""
+    scripts.load_tables_late()
     app = Dash(
         __name__,
         title="sp-profile",
@@ -67,6 +68,7 @@ def create_app(store: Store, settings: Settings | None = None) -> Dash:
     )
     app.layout = lambda: _layout(store)
     views = {name: importlib.import_module(f"dashboards.views.{name}") for name in VIEWS}
+    store.on_read = views["overview"].prepare
     _navigation(app)
     _page(app, store, settings or Settings(), views)
     for view in views.values():

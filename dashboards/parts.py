@@ -15,6 +15,8 @@ import dash_ag_grid as dag
 import dash_mantine_components as dmc
 from dash import dcc, html
 
+from dashboards import poster
+from dashboards.legend import legend, swatch  # noqa: F401 - a part of every view
 from sp_profiler.ledger import LedgerEntry
 from sp_profiler.report import quality
 from sp_profiler.report.figures import unflattened
@@ -24,16 +26,6 @@ from sp_profiler.report.page_parts import QUIET, ZOOMABLE, Part
 from sp_profiler.report.palette import THEMES
 from sp_profiler.report.table import Column, Table
 from sp_profiler.report.view import Shown
-
-_SHAPES = {
-    "/": "slash",
-    "\\": "backslash",
-    "x": "cross",
-    "-": "across",
-    "|": "upright",
-    "+": "plus",
-    ".": "dots",
-}
 
 # A figure that does not zoom can still be saved: its only button shows on hover.
 GRAPH = QUIET | {"displaylogo": False, "displayModeBar": "hover", "modeBarButtons": [["toImage"]]}
@@ -118,12 +110,19 @@ def graph(name: str, plot: Mapping[str, Any], theme: str, *, label: str = "") ->
     return html.Div(
         [
             legend(plot["data"]),
-            dcc.Graph(
-                id=f"graph-{name}",
-                figure={"data": plot["data"], "layout": layout},
-                config=config,
-                responsive=True,
-                style={"height": f"{height}px"},
+            html.Div(
+                [
+                    poster.bars(plot["data"], layout) if is_quiet else None,
+                    dcc.Graph(
+                        id=f"graph-{name}",
+                        figure={"data": plot["data"], "layout": layout},
+                        config=config,
+                        responsive=True,
+                        style={"height": f"{height}px"},
+                    ),
+                ],
+                className="drawn",
+                style={"minHeight": f"{height}px"},
             ),
         ],
         className="plot",
@@ -141,23 +140,6 @@ def _merge(into: dict[str, Any], more: Mapping[str, Any]) -> None:
             into[key] = inner
         else:
             into[key] = value
-
-
-def legend(data: Sequence[Mapping[str, Any]]) -> html.Ul | None:
-    """Names and looks of the traces that have any; it wraps, and no mode bar covers it."""
-    seen: dict[str, html.Li] = {}
-    for trace in data:
-        marker, name = trace.get("marker") or {}, trace.get("name")
-        color = marker.get("color") or trace.get("fillcolor")
-        if not name or name in seen or not isinstance(color, str):
-            continue
-        pattern = (marker.get("pattern") or trace.get("fillpattern") or {}).get("shape") or ""
-        seen[name] = html.Li([swatch(color, pattern), name])
-    return html.Ul(list(seen.values()), className="legend") if seen else None
-
-
-def swatch(color: str, pattern: str) -> html.I:
-    return html.I(className=f"swatch {_SHAPES.get(pattern, '')}".strip(), style={"backgroundColor": color})
 
 
 def part(made: Part, theme: str) -> list[Any]:

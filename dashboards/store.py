@@ -14,6 +14,7 @@ import re
 import shutil
 import tempfile
 import threading
+import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -106,6 +107,8 @@ class Store:
         decode: Callable[..., Any] = decode_cached,
         uploads: Uploads | None = None,
     ) -> None:
+        self.on_read: Callable[[Opened], None] | None = None
+        """Told of each run once it can be shown: what its first view needs can be made meanwhile."""
         self._find = find
         self.rule = rule or WindowRule()
         self.limits = limits
@@ -217,9 +220,20 @@ class Store:
         while True:
             ref, future = self._tasks.get()
             try:
-                future.set_result(self._read(ref))
+                opened = self._read(ref)
             except BaseException as error:  # noqa: BLE001 - whoever waits for the run is told
                 future.set_exception(error)
+            else:
+                future.set_result(opened)
+                self._tell(opened)
+
+    def _tell(self, opened: Opened) -> None:
+        if self.on_read is None:
+            return
+        try:
+            self.on_read(opened)
+        except Exception:  # noqa: BLE001 - the view that needs it will fail in the same way, and say so
+            traceback.print_exc()
 
     def _read(self, ref: RunRef) -> Opened:
         self._progress[ref.id] = 0

@@ -113,6 +113,32 @@ def test_figures_on_the_page_are_the_reports_fields(page: Page, demo: tuple[str,
     assert "Data quality" in text_of(page)
 
 
+def test_the_first_view_waits_neither_for_plotly_nor_for_tables(page: Page, demo: tuple[str, Store]) -> None:  # noqa: F811
+    url, store = demo
+    run = opened(store, "tp-async")
+    page.send("Network.setCacheDisabled", cacheDisabled=True)
+    page.send("Network.setBlockedURLs", urls=["*plotly.min.js*"])
+    try:
+        page.visit(f"{url}?run={run.ref.id}")
+        page.wait_for("document.querySelector('#content [aria-label=Findings] li')", 60)
+        assert run.report.summary[0].split(";")[0] in text_of(page, ".lead")
+        seen = page.run("document.querySelector('[aria-label=\"Time by rank\"] .poster').innerText")
+        assert "rank 0" in seen
+        assert "rank 1" in seen
+        high = "document.querySelector('[aria-label=\"Time by rank\"] .drawn').offsetHeight"
+        before = page.run(high)
+        assert page.run("typeof window.Plotly") == "undefined"
+        assert not any("ag_grid" in one for one in page.requests)
+    finally:
+        page.send("Network.setBlockedURLs", urls=[])
+        page.send("Network.setCacheDisabled", cacheDisabled=False)
+    show(page, url, run=run.ref.id)
+    assert page.run(high) == before  # nothing moves when plotly draws over it
+    cover = "getComputedStyle(document.querySelector('[aria-label=\"Time by rank\"] .poster')).display"
+    assert page.run(cover) == "none"
+    assert page.problems == []
+
+
 def axis(page: Page, graph: str = "timeline") -> list[float]:  # noqa: F811
     return page.run(f"document.querySelector('#{graph} .js-plotly-plot')._fullLayout.xaxis.range")
 

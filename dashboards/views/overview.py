@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from dash import dcc, html
 
@@ -15,6 +16,7 @@ from sp_profiler.report.format import counted, percent, visible
 from sp_profiler.report.html import settings
 from sp_profiler.report.model import Finding, Report
 from sp_profiler.report.page_parts import QUIET, plot
+from sp_profiler.report.palette import THEMES
 from sp_profiler.report.why import CauseRow, cause_rows
 
 _SENTENCES = 4  # of a report's that are shown at once
@@ -29,7 +31,7 @@ def layout(store: Store, opened: Opened, state: State) -> list[Any]:
     shown = [
         _if_rest(report),
         parts.cards(view.cards(report)),
-        html.Div(_times(report, theme), className="grid times"),
+        html.Div(_times(opened, theme), className="grid times"),
     ]
     figures_panel = parts.panel(
         "All figures", view.per_text(report), parts.figures_list(view.more_figures(report))
@@ -47,7 +49,23 @@ def _if_rest(report: Report) -> html.Div:
     return html.Div(made)
 
 
-def _times(report: Report, theme: str) -> list[Any]:
+_made: WeakKeyDictionary[Opened, dict[str, list[Any]]] = WeakKeyDictionary()
+
+
+def prepare(opened: Opened) -> None:
+    """Make the bars of a run that was just read, in both themes: its first view does not wait for them."""
+    for theme in THEMES:
+        _times(opened, theme)
+
+
+def _times(opened: Opened, theme: str) -> list[Any]:
+    made = _made.setdefault(opened, {})
+    if theme not in made:
+        made[theme] = _bars(opened.report, theme)
+    return made[theme]
+
+
+def _bars(report: Report, theme: str) -> list[Any]:
     per = view.per_text(report)
     cut = len(report.ranks) - len(figures.drawn_ranks(report))
     per += f"; the {figures.MOST_BARS} most exposed of {len(report.ranks)}" if cut > 0 else ""
