@@ -17,7 +17,7 @@ from sp_profiler.analysis.lanes import Budget, view
 from sp_profiler.comparing.bars import bars
 from sp_profiler.comparing.compare import compare
 from sp_profiler.comparing.model import Comparison
-from sp_profiler.comparing.tables import sections
+from sp_profiler.comparing.tables import MAIN, sections
 from sp_profiler.report.backward import layer_backward
 from sp_profiler.report.compare_table import compare_table, run_label
 from sp_profiler.report.format import visible
@@ -116,7 +116,7 @@ def _changes(found: Comparison, theme: str) -> list[Any]:
                     width="wide" if odd and not place else "")
         for place, one in enumerate(drawn)
     ]  # fmt: skip
-    tables = [listing_table(one.listing) for one in sections(found)]
+    tables = [listing_table(one.listing) for one in sections(found) if one.listing.id in MAIN]
     return [html.Div(panels, className="grid"), *parts.tables("In numbers", tables, theme)]
 
 

@@ -94,7 +94,7 @@ def _is_different(found: Comparison) -> bool | None:
     if words.changes(found):
         return True
     main = [*found.totals, *found.memory, *(kind.exposed for kind in found.kinds or ())]
-    return None if any(one.verdict in ("noise-unknown", "changed") for one in main) else False
+    return None if any(one.verdict == "noise-unknown" or one.is_moved for one in main) else False
 
 
 def _groups(base: Side, here: Side, groups: Groups) -> list[GroupChange]:

@@ -18,6 +18,8 @@ Unit = Literal["ns", "count", "bytes", "ratio", "gbps"]
 Verdict = Literal[
     "equal",  # the same to the last digit
     "changed",  # beyond noise and resolution
+    "came",  # exactly 0 in every step of the base, above the resolution in every step here
+    "went",  # the other way round
     "within-noise",
     "noise-unknown",  # differs, and nothing tells how far it strays by itself
     "only-base",
@@ -50,8 +52,14 @@ class Delta:
     verdict: Verdict
 
     @property
+    def is_moved(self) -> bool:
+        """Whether both runs know it and it changed."""
+        return self.verdict in ("changed", "came", "went")
+
+    @property
     def is_changed(self) -> bool:
-        return self.verdict in ("changed", "only-base", "only-here")
+        """The same, or only one run has it at all."""
+        return self.is_moved or self.verdict in ("only-base", "only-here")
 
     @property
     def contribution(self) -> float:

@@ -52,6 +52,7 @@ REASONS = {
 }  # fmt: skip
 VERDICTS = {
     "equal": "equal", "changed": "changed", "within-noise": "within noise", "noise-unknown": "noise unknown",
+    "came": "came: none in the base", "went": "went: none in this run",
     "only-base": "only in the base", "only-here": "only in this run", "unknown": "not known",
 }  # fmt: skip
 

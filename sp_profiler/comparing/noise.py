@@ -80,8 +80,10 @@ def delta(
             verdict = "only-base" if is_there[0] else "only-here"
     elif not difference:
         verdict = "equal"
-    elif samples is not None and _came_or_went(*samples, resolution):
-        verdict = "changed"
+    elif samples is not None and _came(*samples, resolution):
+        verdict = "came"
+    elif samples is not None and _came(samples[1], samples[0], resolution):
+        verdict = "went"
     else:
         verdict = _judged(abs(difference or 0), noise, noise_from, resolution)
     relative = None if difference is None or not base else difference / base
@@ -98,12 +100,9 @@ def _judged(size: float, noise: float | None, noise_from: NoiseFrom | None, reso
     return "changed" if size > noise else "within-noise"
 
 
-def _came_or_went(base: Sequence[float] | None, here: Sequence[float] | None, resolution: float) -> bool:
+def _came(base: Sequence[float] | None, here: Sequence[float] | None, resolution: float) -> bool:
     """Whether it is exactly 0 in every step of one run and above the resolution in every step of the other:
     no spread explains that. Needs two steps of each."""
     if base is None or here is None or min(len(base), len(here)) < 2:
         return False
-    return any(
-        not any(none) and all(abs(value) > resolution for value in some)
-        for none, some in ((base, here), (here, base))
-    )
+    return not any(base) and all(abs(value) > resolution for value in here)

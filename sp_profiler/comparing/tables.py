@@ -20,6 +20,15 @@ _KIND_OF_UNIT = {
 }  # fmt: skip
 
 
+MAIN = (
+    "change-parts", "change-exposed-parts", "change-kinds", "change-figures", "change-ratios", "change-role",
+    "change-layer", "change-sites", "change-gemms", "change-memory",
+    "change-memory-across-border-by-category", "change-context", "change-context-ratios", "change-ranks",
+    "change-findings", "change-settings",
+)  # fmt: skip
+"""The tables to show where there is room for some only."""
+
+
 @dataclass(frozen=True)
 class Section:
     """A table, and which of its rows tell of a change beyond noise."""
@@ -160,8 +169,8 @@ def _kinds(found: Comparison, basis: str) -> Section:
     for kind in kinds:
         counts = next((one for one in kind.figures if one.figure == "count"), None)
         one = kind.exposed
-        because = f"now {kind.became}" if kind.became else ""
-        because = "; ".join(part for part in (because, kind.because) if part)
+        told = one.is_changed or one.verdict == "noise-unknown"  # else there is nothing to explain
+        because = kind.because if told else f"now {kind.became}hronous" if kind.became else ""
         rows.append(
             [
                 kind_name(kind),

@@ -41,7 +41,7 @@ def print_comparison(found: Comparison, console: Console | None = None) -> None:
 def tally(found: Comparison) -> str:
     """How many figures were compared, and how many of them changed."""
     counts = Counter(one.verdict for one in deltas(found) if one.verdict != "unknown")
-    changed = counts["changed"]
+    changed = counts["changed"] + counts["came"] + counts["went"]
     alone = counts["only-base"] + counts["only-here"]
     parts = [f"{changed} beyond noise", f"{counts['within-noise']} within", f"{counts['equal']} equal"]
     parts += [f"{alone} in one run only"] if alone else []

@@ -31,7 +31,7 @@ def changes(found: Comparison) -> list[str]:
     """What changed beyond noise, largest first; then memory and what counting says."""
     told = [text for _, text in sorted(_changes(found), key=lambda one: -one[0])]
     step = _total(found, "window_ns")
-    if step.verdict == "changed" and not told:
+    if step.is_moved and not told:
         told = [f"The step {rose(step)} {duration(abs(step.difference or 0))} {from_to(step)}."]
     return [*told[:_MOST], *(text for text in (_memory(found), *_context(found)) if text)]
 
@@ -65,7 +65,7 @@ def _step(found: Comparison) -> str:
     what = "A step" if per(found) else "A rank"
     here, base = visible(found.here.label), visible(found.base.label)
     takes = f"{what} of {here} takes {duration(one.here)}"
-    if one.verdict != "changed":
+    if not one.is_moved:
         return f"{takes}, of {base} {duration(one.base)}: {noise_text(one, _steps(found))}."
     share = "" if one.relative is None else f" ({percent(abs(one.relative))})"
     parts = [p for p in found.step_parts if p.is_changed and p.difference][:3]
@@ -109,7 +109,7 @@ def _changes(found: Comparison) -> list[Said]:
 
 def _exposed(found: Comparison) -> list[Said]:
     one = _total(found, "exposed_ns")
-    if one.verdict != "changed":
+    if not one.is_moved:
         return []
     why = reasons(found.exposed_parts or [], one.difference or 0)
     text = (
@@ -126,7 +126,7 @@ def _roles(found: Comparison, kinds: Sequence[KindChange]) -> list[Said]:
     """Under what communication is hidden now, and which collectives brought that."""
     said: list[Said] = []
     for one in found.by.get("role", ()):
-        if one.verdict != "changed":
+        if not one.is_moved:
             continue
         what = "hidden" if one.name == "unknown" else f"hidden under {role_name(one.name)}"
         text = f"{duration(abs(one.difference or 0))}{per(found)} {'more' if _up(one) else 'less'} of the "
@@ -165,7 +165,7 @@ def name_of(kind: KindChange) -> str:
 
 def _causes(found: Comparison) -> list[Said]:
     """What exposed time is for, where that changed."""
-    changed = [one for one in found.by.get("cause", ()) if one.verdict == "changed"]
+    changed = [one for one in found.by.get("cause", ()) if one.is_moved]
     if not changed:
         return []
     parts = [
@@ -183,7 +183,7 @@ def is_told(kind: KindChange) -> bool:
 
 
 def _figure(kind: KindChange, figure: str) -> bool:
-    return any(one.verdict == "changed" for one in kind.figures if one.figure == figure)
+    return any(one.is_moved for one in kind.figures if one.figure == figure)
 
 
 def _kind(found: Comparison, kind: KindChange) -> Said:
@@ -196,7 +196,7 @@ def _kind(found: Comparison, kind: KindChange) -> Said:
         many = "" if count is None else f", {_number(count)}{per(found)} and rank"
         text = f"{'New in this run' if here else 'Gone in this run'}: {name_of(kind)}{many}"
         return where, f"{text}; {'they expose' if here else 'they exposed'} {duration(value)}{per(found)}."
-    if one.verdict == "changed":
+    if one.is_moved:
         amount = f"{duration(abs(one.difference or 0))}{per(found)} {from_to(one)}"
         text = f"Exposed {name_of(kind)} {rose(one)} {amount}"
         return where, f"{text}{f', because {kind.because}' if kind.because else ''}."
@@ -208,7 +208,7 @@ def _turned(kind: KindChange) -> list[str]:
     """What a kind of collectives is now that it was not."""
     said = [] if kind.became is None else [f"is {kind.became}hronous now"]
     for one in kind.figures:
-        if one.verdict != "changed":
+        if not one.is_moved:
             continue
         if one.figure == "count":
             said.append(f"runs {_number(one.here)} times a step instead of {_number(one.base)}")
@@ -278,7 +278,7 @@ def _dimensions(found: Comparison) -> list[Said]:
         return []
     said: list[Said] = []
     for one in found.by.get("purpose", ()):
-        if one.verdict == "changed":
+        if one.is_moved:
             text = (
                 f"Exposed {visible(one.name)} communication {rose(one)} {duration(abs(one.difference or 0))}"
             )
@@ -296,7 +296,7 @@ def _computation(found: Comparison) -> list[Said]:
     said: list[Said] = []
     for figure, name in (("compute_ns", "Computation"), ("idle_ns", "Idle time")):
         one = _total(found, figure)
-        if one.verdict != "changed":
+        if not one.is_moved:
             continue
         text = f"{name} {rose(one)} {duration(abs(one.difference or 0))}{per(found)} {from_to(one)}"
         if figure == "compute_ns":
@@ -335,7 +335,7 @@ def _more(one: Delta) -> str:
 
 
 def _sizes(found: Comparison, figure: str) -> Delta | None:
-    return next((d for d in found.memory if d.figure == figure and d.verdict == "changed"), None)
+    return next((d for d in found.memory if d.figure == figure and d.is_moved), None)
 
 
 def _context(found: Comparison) -> list[str]:
@@ -344,7 +344,7 @@ def _context(found: Comparison) -> list[str]:
         f"By counting, attention is {percent(one.here)} even, {percent(one.base)} in the base"
         f" ({visible(one.name)})."
         for one in found.context_parallel
-        if one.figure == "context_parallel.ideal_ratio" and one.verdict == "changed"
+        if one.figure == "context_parallel.ideal_ratio" and one.is_moved
     ]
 
 
