@@ -35,6 +35,8 @@ CONNECT_S = 10.0
 """How long we wait for the scheduler to answer, and then for a first worker."""
 _AHEAD = 2  # tasks for each thread: while one runs, the next is there
 _LOOK_AGAIN_S = 5.0  # workers come and go
+_CONNECTED = "running"
+_GOES_ON = "what is finished stays in the work folder, so that the same command goes on from there"
 _STATES_OF_LOSS = ("cancelled", "lost")
 
 
@@ -84,7 +86,8 @@ class Cluster:
         if client is None:
             return
         try:
-            client.run(_end_children, self._token, on_error="ignore")
+            if client.status == _CONNECTED:
+                client.run(_end_children, self._token, on_error="ignore")
         except (OSError, RuntimeError, TimeoutError):  # the cluster is gone; idle children end by themselves
             pass
         finally:
@@ -145,7 +148,7 @@ class Cluster:
                 future.release()
                 yield from self._end_of(job, status, result, again)
         finally:
-            if flying:
+            if flying and client.status == _CONNECTED:
                 client.cancel(list(flying), force=True)
 
     def _end_of(
@@ -153,10 +156,7 @@ class Cluster:
     ) -> Iterator[Done[Task, Any] | Failed[Task]]:
         """What has become of a job: its end, or another try."""
         if status in _STATES_OF_LOSS:
-            raise ClusterError(
-                f"{self.name} gave up our tasks or is gone; what is finished stays in the work folder, so"
-                " that the same command goes on from there"
-            )
+            raise ClusterError(f"{self.name} gave up our tasks or is gone; {_GOES_ON}")
         if status == "finished" and isinstance(result, Done):
             yield Done(job.task, result.value)
             return
@@ -172,7 +172,7 @@ class Cluster:
         try:
             yield
         except (OSError, TimeoutError, RuntimeError) as error:
-            raise ClusterError(f"{self.name} is gone ({in_words(error)})") from error
+            raise ClusterError(f"{self.name} is gone ({in_words(error)}); {_GOES_ON}") from error
 
 
 @dataclass
@@ -201,13 +201,17 @@ class _Room:
         self._size = 1
 
     def size(self) -> int:
+        """Looks now and then how many threads there are. ClusterError when the scheduler is gone: another one
+        in its place would know nothing of our tasks."""
+        if self._client.status != _CONNECTED:
+            raise ClusterError(f"{self._name} is gone; {_GOES_ON}")
         now = time.monotonic()
         if now - self._looked_s >= _LOOK_AGAIN_S:
             self._looked_s = now
             try:
                 threads = sum(cast(dict[str, int], self._client.nthreads()).values())
             except (OSError, TimeoutError, RuntimeError) as error:
-                raise ClusterError(f"{self._name} is gone ({in_words(error)})") from error
+                raise ClusterError(f"{self._name} is gone ({in_words(error)}); {_GOES_ON}") from error
             self._size = max(1, threads) * _AHEAD
         return self._size
 
