@@ -1,4 +1,4 @@
-"""Tasks for the tests of engines: a module that workers import by name. Files count how often one was tried."""
+"""Tasks for the tests of engines, which workers import by name. Files count how often one was tried."""
 
 from __future__ import annotations
 
