@@ -80,17 +80,35 @@ def analyze(
     *,
     window: str = "step",
     steps: tuple[int, int] | None = None,
+    engine: str | None = None,
+    work: Source | None = None,
+    retries: int = 1,
+    task_timeout_s: float | None = None,
 ) -> Report:
     """Measure a run: what `sp-profile analyze` reports, as plain dataclasses.
 
     `window` is "step" (every profiled step) or "trace" (first to last activity); `steps` chooses
     profiled steps, half-open. Times are int nanoseconds, sizes bytes. Errors are those of `load`;
     UsageError when no chosen step is in the traces.
+
+    `engine` is for runs too large for one process: "in-process", "processes", "processes:8" or
+    "dask://host:port" (extra `cluster`), each rank a task, tables in the folder `work` (None: in the user's
+    cache folder). A trace that fails `1 + retries` times, or takes longer than `task_timeout_s` each time, is
+    left out and listed in `data_quality`; what an earlier call finished is not done again. UsageError for an
+    engine or a work folder that cannot be used; SpProfilerError for a cluster that cannot.
     """
     from sp_profiler.engine import analyze_files, analyze_run
+    from sp_profiler.errors import UsageError
     from sp_profiler.trace.tables import TraceSet
 
     rule = _window_rule(window, steps)
+    if engine is not None:
+        from sp_profiler.fleet.run import Options, analyze_fleet
+
+        if isinstance(source, TraceSet):
+            raise UsageError("an engine reads traces from files: name them instead of giving what was loaded")
+        place = None if work is None else os.fspath(work)
+        return analyze_fleet(_one_run(source), rule, Options(engine, place, retries, task_timeout_s))
     if isinstance(source, TraceSet):
         return analyze_run(source, rule)
     return analyze_files(_one_run(source), rule)

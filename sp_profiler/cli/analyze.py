@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from sp_profiler.cli import ledger
 from sp_profiler.cli.baseline import load_baseline
+from sp_profiler.cli.fleet import add_fleet, fleet_options
+from sp_profiler.cli.fleet import analyzed as fleet_analyzed
 from sp_profiler.cli.options import add_reading, add_window, reading, window_rule
 from sp_profiler.cli.output import add_output, formats_of, places_of, settle_output
 from sp_profiler.cli.progress import analyzed
-from sp_profiler.errors import EXIT_OK, SpProfilerError
+from sp_profiler.errors import EXIT_OK, SpProfilerError, UsageError
 
 if TYPE_CHECKING:
     from sp_profiler.analysis.contention import Baseline
     from sp_profiler.analysis.steps import WindowRule
+    from sp_profiler.fleet.run import Options
     from sp_profiler.report.model import Report
     from sp_profiler.trace.tables import RunFiles
 
@@ -45,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     ledger.add_strict(parser)
     add_reading(parser)
+    add_fleet(parser)
     add_output(parser, "report")
 
 
@@ -59,14 +63,19 @@ def run(args: argparse.Namespace) -> int:
         return memory.show_snapshots(args)
     rule = window_rule(args.window, args.steps)
     how = reading(args)
+    fleet = fleet_options(args)
     lent = None if args.baseline is None else load_baseline(args.baseline)
     runs = distinct(find_runs(args.paths))
+    if fleet is not None and fleet.work is not None and len(runs) > 1:
+        raise UsageError(
+            f"--work is the folder of one run, and {len(runs)} are named: analyze them one by one"
+        )
     places = _places(args, runs)
     reports: list[Report] = []
     code = EXIT_OK
     for files, place in zip(runs, places, strict=True):
         try:
-            report = _analyze_one(files, how, rule, args.strict, lent)
+            report = _analyze_one(files, how, rule, args.strict, lent, fleet)
             if not (len(runs) == 1 and ledger.is_shown(args)):
                 ledger.warn("analyze", report.data_quality)
             if args.critical_path:
@@ -109,10 +118,18 @@ def _with_critical_path(report: Report) -> Report:
 
 
 def _analyze_one(
-    files: RunFiles, how: dict[str, Any], rule: WindowRule, strict: bool, lent: Baseline | None
+    files: RunFiles,
+    how: dict[str, Any],
+    rule: WindowRule,
+    strict: bool,
+    lent: Baseline | None,
+    fleet: Options | None,
 ) -> Report:
     refuse = partial(ledger.refuse, files.name) if strict else None
-    report = analyzed(files, rule, baseline=lent, on_loaded=refuse, **how)
+    if fleet is None:
+        report = analyzed(files, rule, baseline=lent, on_loaded=refuse, **how)
+    else:
+        report = fleet_analyzed(files, rule, fleet, baseline=lent, on_loaded=refuse, **how)
     if refuse is not None:
         refuse(report.data_quality)
     return report
