@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import glob
 import importlib.util
 import os
 import re
@@ -34,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "paths",
         nargs="*",
         metavar="PATH",
-        help=f"trace files, folders or globs; a folder of runs shows them all (default: ./{RUNS})",
+        help=f"trace files, folders, globs or URLs; a folder of runs shows them all (default: ./{RUNS})",
     )
     parser.add_argument(
         "--host",
@@ -69,9 +68,11 @@ def run(args: argparse.Namespace) -> int:
     from dashboards.store import Store
     from dashboards.uploads import Uploads
     from sp_profiler.report.format import visible
+    from sp_profiler.trace import places
+    from sp_profiler.trace.remote import as_remote
 
-    for path in args.paths:
-        if not os.path.exists(path) and not glob.has_magic(path):
+    for path in map(as_remote, args.paths):
+        if not places.has_magic(path) and not places.exists(path):
             raise InputError(f"{visible(path)} does not exist.")
     limit = _upload_limit(args)
     uploads = Uploads(limit) if limit else None

@@ -99,6 +99,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     args.rest = rest
     try:
+        if any("://" in one for one in arguments):
+            importlib.import_module("sp_profiler.cli.urls").settle_urls(args)
         return importlib.import_module(f"sp_profiler.cli.{args.command}").run(args)
     except SpProfilerError as error:
         print(f"sp-profile {args.command}: {_on_screen(error)}", file=sys.stderr)

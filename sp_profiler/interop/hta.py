@@ -25,6 +25,7 @@ from sp_profiler.analysis.results import CriticalPath, CriticalPathPart
 from sp_profiler.classify.tables import Activities, Classified, Kind
 from sp_profiler.ledger import LedgerEntry
 from sp_profiler.report.model import Report
+from sp_profiler.trace.remote import is_remote
 from sp_profiler.trace.tables import NONE, Trace
 
 TIMEOUT_S = 900.0
@@ -69,6 +70,13 @@ def ask(
 # --- critical path ---------------------------------------------------------------------------------
 
 
+def _local(file: str) -> str:
+    """Where HTA finds a trace. Raises HtaError for a URL."""
+    if is_remote(file):
+        raise HtaError(f"it reads local files only: download {file}")
+    return os.path.abspath(file)
+
+
 def with_critical_path(report: Report) -> Report:
     """The report with HTA's critical path of one step of its lowest rank, or with the reason why not."""
     kept = [entry for entry in report.data_quality if entry.code != NOT_ASKED]
@@ -92,7 +100,7 @@ def critical_path(report: Report) -> CriticalPath:
     step = steps[len(steps) // 2] if steps else None
     request = {
         "action": "critical-path",
-        "files": {str(number): os.path.abspath(first.file)},
+        "files": {str(number): _local(first.file)},
         "last_step": True,
         "rank": number,
         "annotation": "" if step is None else f"ProfilerStep#{step}",
@@ -164,7 +172,7 @@ def compare(report: Report, looked: Looked) -> Comparison:
         raise HtaError("a CPU run holds no device activity, of which HTA's figures are made")
     if len({rank.file for rank in report.ranks}) > 1 and any(rank.rank is None for rank in report.ranks):
         raise HtaError("not every file tells its rank, by which HTA tells them apart")
-    files = {str(rank.rank or 0): os.path.abspath(rank.file) for rank in report.ranks}
+    files = {str(rank.rank or 0): _local(rank.file) for rank in report.ranks}
     request = {"action": "figures", "files": files, "names": list(looked.kernels)}
     exact = ask(request | {"last_step": True})
     without_last = ask(request | {"last_step": False, "names": []})

@@ -28,7 +28,7 @@ from sp_profiler import __version__
 from sp_profiler.ledger import LedgerEntry
 from sp_profiler.trace.decode import DEFAULT_LIMITS, decode_open, decode_trace
 from sp_profiler.trace.limits import Limits
-from sp_profiler.trace.places import opened
+from sp_profiler.trace.places import open_binary, opened
 from sp_profiler.trace.remote import Remote, as_remote
 from sp_profiler.trace.tables import CollectiveArgs, Events, Flows, MemoryEvents, Metadata, Strings, Trace
 
@@ -104,7 +104,7 @@ def _kept(entry: Path, path: str, decode: Callable[[], Trace]) -> Trace:
 
 def content_key(path: str, limits: Limits) -> str:
     """The name under which a file is kept: another for other content, another base name, another decoder."""
-    with open(path, "rb") as file:
+    with open_binary(path) as file:
         return _key(file, path, limits)
 
 

@@ -104,6 +104,16 @@ def parent(path: str) -> str:
     return remote.parent(path) if isinstance(path, Remote) else os.path.dirname(path) or "."
 
 
+def fingerprint_of(path: str) -> tuple[object, ...] | None:
+    """What changes when a file does, without reading it; None where nobody tells. Raises OSError."""
+    path = remote.as_remote(path)
+    if isinstance(path, Remote):
+        told = remote.version_of(path)
+        return None if told is None else (str(path), told)
+    about = os.stat(path)
+    return about.st_size, about.st_mtime_ns
+
+
 def identity(path: str) -> str:
     """The same for the same file, however it is called."""
     return path.url if isinstance(path, Remote) else os.path.realpath(path)
