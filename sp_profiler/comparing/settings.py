@@ -117,10 +117,11 @@ def _windows(base: Side, here: Side, names: tuple[str, str]) -> list[str]:
 
 
 def _ranks(base: Side, here: Side) -> list[str]:
+    counts = [len(set(side.report.run.ranks)) for side in (base, here)]
     one, two = ({r for r in side.report.run.ranks if r is not None} for side in (base, here))
     if one == two:
         return []
-    said = f"{counted(len(one), 'rank')} and {counted(len(two), 'rank')}: means per rank are compared"
+    said = f"{counted(counts[0], 'rank')} and {counted(counts[1], 'rank')}: means per rank are compared"
     for only, which in ((one - two, "base"), (two - one, "other run")):
         if only:
             said += f"; {'ranks' if len(only) > 1 else 'rank'} {rank_list(sorted(only))} only in the {which}"
@@ -151,14 +152,13 @@ def _layers(base: Side, here: Side) -> list[str]:
 def _coverage(base: Side, here: Side) -> list[str]:
     said = []
     for name, what in (
-        ("gemm_role_known_ratio", "GEMMs by role"),
-        ("purpose_known_ratio", "communication by purpose"),
+        ("gemm_role_known_ratio", "the role of GEMMs"),
+        ("purpose_known_ratio", "the purpose of communication"),
     ):
         one, two = (getattr(side.report.coverage, name) for side in (base, here))
         if one is not None and two is not None and abs(one - two) > _KNOWN_SHARE:
-            said.append(
-                f"{percent(one)} and {percent(two)} of {what} is known: what is unknown hides changes."
-            )
+            shares = f"{percent(one)} and {percent(two)}"
+            said.append(f"Of {what} {shares} of the time is known: what is unknown hides changes.")
     return said
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sp_profiler.comparing.model import Comparison, Delta, KindChange, Part
+from sp_profiler.comparing.groups import NO_GROUP
+from sp_profiler.comparing.model import Comparison, Delta, GemmChange, KindChange, Part
 from sp_profiler.comparing.names import CAUSE_WORDS, category_name, role_name
+from sp_profiler.report.context import SCHEME_NAMES
 from sp_profiler.report.format import duration, listed, percent, short_group, size, visible
 from sp_profiler.report.sentences import op_name
 
@@ -160,7 +162,8 @@ def _brought(kind: KindChange) -> str:
 def name_of(kind: KindChange) -> str:
     """`dgrad all-reduce of group tp[0-3]`."""
     purpose = "" if kind.purpose in ("unknown", "other") else f"{visible(kind.purpose)} "
-    return f"{purpose}{op_name(kind.op)} of group {short_group(visible(kind.group))}"
+    group = "an unknown group" if kind.group == NO_GROUP else f"group {short_group(visible(kind.group))}"
+    return f"{purpose}{op_name(kind.op)} of {group}"
 
 
 def _causes(found: Comparison) -> list[Said]:
@@ -300,17 +303,21 @@ def _computation(found: Comparison) -> list[Said]:
             continue
         text = f"{name} {rose(one)} {duration(abs(one.difference or 0))}{per(found)} {from_to(one)}"
         if figure == "compute_ns":
-            alike = [
-                g
-                for g in found.gemms
-                if g.time.is_changed and g.time.contribution * (one.difference or 0) > 0
-            ]
-            words = [
-                f"{role_name(g.role)} {visible(g.shape or '')} {signed(g.time.contribution)}" for g in alike
-            ]
+            words = [_gemm(gemm) for gemm in found.gemms if _has_part(gemm, one)]
             text += f": {listed(words[:3])}" if words else ""
         said.append((abs(one.difference or 0), f"{text}."))
     return said
+
+
+def _has_part(gemm: GemmChange, whole: Delta) -> bool:
+    """Whether GEMMs of one kind have a worthwhile part in the difference of all computation."""
+    change, moved = whole.difference or 0, gemm.time.contribution
+    return gemm.time.is_changed and moved * change > 0 and abs(moved) >= _SHARE / 4 * abs(change)
+
+
+def _gemm(gemm: GemmChange) -> str:
+    name = " ".join(part for part in (role_name(gemm.role), visible(gemm.shape or "")) if part)
+    return f"{name} {signed(gemm.time.contribution)}"
 
 
 def _memory(found: Comparison) -> str:
@@ -339,13 +346,29 @@ def _sizes(found: Comparison, figure: str) -> Delta | None:
 
 
 def _context(found: Comparison) -> list[str]:
-    """What counting says of the balance of attention."""
-    return [
+    """Schemes that only one run has, and what counting says of the balance of attention."""
+    schemes = [one for one in found.context_parallel if one.figure == "context_parallel.exposed_ns"]
+    alone = [one for one in schemes if one.verdict in ("only-base", "only-here")]
+    said = [
+        f"{'New' if one.verdict == 'only-here' else 'Gone'} in this run: {_scheme(one.name)}, "
+        f"{duration(abs(one.contribution))}{per(found)} of its transfers exposed."
+        for one in alone
+    ]
+    return said + [
         f"By counting, attention is {percent(one.here)} even, {percent(one.base)} in the base"
         f" ({visible(one.name)})."
         for one in found.context_parallel
         if one.figure == "context_parallel.ideal_ratio" and one.is_moved
     ]
+
+
+def _scheme(name: str) -> str:
+    """`ring 2` -> `ring attention (2)`."""
+    first, _, number = name.partition(" ")
+    words = SCHEME_NAMES.get(first, visible(first))
+    if first not in ("ulysses", "usp"):  # the others are no names
+        words = words[:1].lower() + words[1:]
+    return f"{words} ({number})" if number else words
 
 
 def _settings(found: Comparison) -> str:
