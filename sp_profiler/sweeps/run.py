@@ -17,7 +17,7 @@ from sp_profiler.sweeps.assemble import assemble, baseline_scheme
 from sp_profiler.sweeps.cell import CellRun, run_cell
 from sp_profiler.sweeps.grid import Grid, cells_of, order_of
 from sp_profiler.sweeps.model import Cell, CellFile, Settings, Sweep
-from sp_profiler.sweeps.request import SweepRequest
+from sp_profiler.sweeps.request import SweepRequest, flag
 from sp_profiler.sweeps.store import SWEEP_FILE, SweepFolder, read_sweep
 from sp_profiler.theory.machine import Machine
 
@@ -99,9 +99,9 @@ def _refuse_other(root: Path, settings: Settings, found: Mapping[str, CellFile])
         for field in dataclasses.fields(Settings):
             before, now = getattr(one.settings, field.name), getattr(settings, field.name)
             if before != now:
-                name = field.name.replace("_", " ")
                 raise UsageError(
-                    f"{root} holds cells measured with {name} {before}, not {now}: choose another folder"
+                    f"{root} holds cells measured with {flag(field.name)} {before}, not {now}: choose another "
+                    "folder"
                 )
 
 

@@ -91,12 +91,10 @@ def _half_spread(cell: Cell) -> float | None:
     return None if cell.step is None else (cell.step.q3_ns - cell.step.q1_ns) / 2
 
 
-def _relative_step(cell: Cell) -> str | None:
-    """`0.971`, with `≈` where the spread of the repeats is larger than the difference."""
-    if cell.relative is None or cell.relative.step is None:
-        return None
-    within = cell.relative.step_within_spread and cell.relative.step != 1
-    return ("≈ " if within else "") + f"{cell.relative.step:.3f}"
+def _differs(cell: Cell) -> str | None:
+    """Whether the step time differs from the baseline's by more than the spread of the repeats."""
+    within = None if cell.relative is None else cell.relative.step_within_spread
+    return None if within is None else "no" if within else "yes"
 
 
 _SIZE = "size"  # a kind of ours: bytes that are shown as a number of MiB
@@ -118,7 +116,8 @@ def times(sweep: Sweep) -> Listing:
     columns: list[Spec] = [
         (("Step", "ms", "ms"), _of("step", "median_ns")),
         (("Half IQR", "ms", "± ms"), _half_spread),
-        (("Step", "text", f"× {base}"), _relative_step),
+        (("Step", "number", f"× {base}"), _of("relative", "step")),
+        (("Differs", "text", ""), _differs),
         (("Tokens", "int", "a step"), lambda c: c.tokens_per_step),
         (("Tokens/s", "int", ""), lambda c: None if c.tokens_per_s is None else round(c.tokens_per_s)),
         (("Tokens/s", "number", f"× {base}"), _of("relative", "tokens_per_s")),
@@ -131,7 +130,8 @@ def times(sweep: Sweep) -> Listing:
     settings = sweep.settings
     note = (
         f"Step: median of {settings.repeats} repeats of {settings.steps_per_repeat} steps without the "
-        "profiler, slowest rank; ≈ where the quartiles meet the baseline's."
+        "profiler, slowest rank; it differs from the "
+        "baseline's where their quartiles do not meet."
     )
     if sweep.hardware is not None:
         note += f" Theory: GEMMs, attention and communication that nothing hides, on {sweep.hardware}."
