@@ -28,9 +28,17 @@ from sp_profiler.trace.decode import DEFAULT_LIMITS
 from sp_profiler.trace.limits import Limits
 from sp_profiler.trace.tables import RunFiles
 
-_NO_CONTEXT = (
-    "context_parallel is null: ranks show attention over a shared sequence, which is not followed across a"
-    " run of this size; analyze the ranks of interest without --engine"
+_NO_CONTEXT = LedgerEntry(
+    "context-not-followed",
+    "note",
+    "context_parallel is null: ranks show attention over a shared sequence, which is not followed with"
+    " --engine; analyze the ranks of interest without it",
+)
+_NO_MEMORY = LedgerEntry(
+    "memory-not-followed",
+    "note",
+    "figures from memory events are null: they are not followed with --engine; analyze the ranks of interest"
+    " without it, or see `sp-profile memory`",
 )
 
 
@@ -107,7 +115,9 @@ def _reduced(
     if compared.figures:
         open_ends = (*notes(compared.figures, sum(one.unknown_slowdowns for one in settled)), *open_ends)
     if any(one.shows_context for one in found.ranks):
-        open_ends = (*open_ends, LedgerEntry("context-not-followed", "note", _NO_CONTEXT))
+        open_ends = (*open_ends, _NO_CONTEXT)
+    if any(one.shows_memory for one in found.ranks):
+        open_ends = (*open_ends, _NO_MEMORY)
     told = across.with_ranks(report.across)
     return report_of(
         report,

@@ -82,6 +82,7 @@ class RankSummary:
     samples: tuple[SampleCount, ...] = ()
     has_samples: bool = False  # it ran on a device
     shows_context: bool = False
+    shows_memory: bool = False
 
     @property
     def rank(self) -> int | None:
@@ -239,4 +240,5 @@ def _analysed(task: SurveyTask, trace: Trace, fingerprint: str | None) -> RankSu
         samples=counts_of(result.gemm_samples),
         has_samples=any(one is not None for one in result.gemm_samples),
         shows_context=bool(result.context),
+        shows_memory=bool(outcome.memory),
     )
