@@ -27,6 +27,7 @@ EXTRAS = {
     "run": "record the shipped workloads",
     "dashboard": "runs in the browser",
     "hta": "critical path, comparison with HTA",
+    "remote": "traces of s3://, gs://, http(s)://",
 }
 
 MINIMUM_SHARED_MEMORY_BYTES = 64 * 2**20
