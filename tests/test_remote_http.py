@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -198,3 +199,28 @@ def test_a_snapshot_is_fetched_whole(web: Web, tmp_path: Path) -> None:
     here = sp_profiler.memory(web.folder / "oom.pickle")
     there = sp_profiler.memory(f"{web.url}/oom.pickle")
     assert there == here
+
+
+def test_an_upload_to_the_dashboard_fetches_nothing(web: Web) -> None:
+    """Not by its name, nor by what is in it: only the command line names URLs."""
+    pytest.importorskip("dash", reason="extra 'dashboard'")
+    from dashboards import server
+    from dashboards.app import create_app
+    from dashboards.store import Store
+    from dashboards.uploads import Uploads
+
+    store = Store(list, uploads=Uploads(4 << 20))
+    app = create_app(store)
+    server.guard(app, server.Address(port=8050))
+    url = f"{web.url}/one.pt.trace.json"
+    text = mixed_writer().text().replace('"traceEvents"', f'"path":"{url}","traceEvents"').encode()
+    told = f'{{"path": "{url}", "files": ["{url}"]}}'.encode()
+    files = [(io.BytesIO(text), url), (io.BytesIO(told), f"{web.url}/run.json")]
+    local = {"Host": "127.0.0.1:8050"}
+    answer = app.server.test_client().post(
+        "/upload", data={"files": files}, content_type="multipart/form-data", headers=local
+    )
+    assert answer.status_code == 201
+    (run,) = store.runs()
+    assert store.ask(run, wait_s=60).report.ranks  # type: ignore[union-attr]
+    assert web.asked == []
