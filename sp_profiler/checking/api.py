@@ -21,6 +21,8 @@ def check(
     source: Report | Source | Sequence[Source],
     *,
     baseline: Report | Source | None = None,
+    compare: Sequence[str] | None = None,
+    noise: bool = True,
     config: Source | bool | None = False,
     **budgets: Any,
 ) -> RunCheck:
@@ -30,7 +32,9 @@ def check(
     keys of `[tool.sp_profile.check]` with underscores: `max_exposed_ratio=0.2`, `min_wgrad_hidden=0.8`,
     `max_memory_gib=70`, `tolerance="5%"`, `max_ledger={"loss": 0}`, `fail_on=["warning"]`,
     `purpose={"dgrad": {"max_exposed_ms": 1.5}}`, `budgets=[{"figure": "totals.exposed_ns", "max": "3 ms"}]`.
-    `config`: a TOML file with more of them; True looks for the nearest pyproject.toml that has some.
+    `compare`: which figures to compare with the baseline in place of the usual ones; `noise=False` counts a
+    regression also within the spread of the steps. `config`: a TOML file with more of them; True looks for
+    the nearest pyproject.toml that has some.
 
     Raises UsageError for budgets that cannot be meant and where there are none, InputError for a run or
     a baseline that cannot be read.
@@ -43,6 +47,10 @@ def check(
     asked = Asked("check", lambda key: key, Path()).settings(given)
     if isinstance(baseline, Report):
         asked = asked.with_(baseline=baseline.run.path)
+    asked = asked.with_(compared=None if compare is None else list(compare))
+    asked = asked.with_(
+        compared_origin="baseline" if compare is None else "compare", use_noise=None if noise else False
+    )
     whole = budgets_of(joined(settings_from(config), asked))
     other = baseline if isinstance(baseline, Report) else _read(whole.baseline)
     return check_run(_report(source), whole, other)

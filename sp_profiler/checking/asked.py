@@ -127,10 +127,10 @@ class Asked:
             return settings
         value = given["baseline"]
         if isinstance(value, str):
-            return settings.with_(baseline=self._path(value))
+            return settings.with_(baseline=self._path(value), compared_origin=self.where("baseline"))
         table = {key_of(key): one for key, one in self._table(value, "baseline").items()}
         self._refuse_unknown(table, _BASELINE, "baseline")
-        changes: dict[str, Any] = {}
+        changes: dict[str, Any] = {"compared_origin": self.where("baseline")}
         if "report" in table:
             changes["baseline"] = self._path(self._text(table, "report", "baseline.") or "")
         if "tolerance" in table:

@@ -122,7 +122,8 @@ def _limit(report: Report, budget: Limit, allow_unknown: bool) -> Verdict:
         text = _sentence(subject, reading, budget)
     if state == "broken":
         where = _where(report, budget.figure, budget.within, reading)
-        text += _look_at(where) if where != reading.where else ""  # which the subject has told
+        is_told = isinstance(budget.figure, Path) or budget.scope != "total"  # by the subject
+        text += "" if is_told and where == reading.where else _look_at(where)
     value = None if state == "unknown" and not reading.at_least else reading.value
     text_like = isinstance(limit, (str, bool))
     verdict = Verdict(

@@ -24,6 +24,7 @@ _QUOTED = r'"(?:[^"\\]|\\.)*"'
 _PART = re.compile(
     rf"(?P<name>{_QUOTED}|[^.\[\]\"\s]+)(?P<choice>\[(?:\*|\d+|[A-Za-z_]+=(?:{_QUOTED}|[^\[\]\"]*))\])?(?:\.|\Z)"
 )
+_BYTES_BY = ("peak_by_", "across_border_by_")
 _MAY_EXCEED_ONE = ("slowdown_ratio", "residual_ratio")
 
 
@@ -52,6 +53,8 @@ def _unit_of(name: str) -> Unit:
         return "count"
     if name.endswith("_ratio") or name in ("hidden_of_hideable", "share_of_peak"):
         return "ratio"
+    if name.startswith(_BYTES_BY):
+        return "bytes"
     ending: dict[str, Unit] = {"ns": "ns", "bytes": "bytes", "gbps": "gbps"}
     return ending.get(name.rpartition("_")[2], "count")
 

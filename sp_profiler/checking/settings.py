@@ -62,7 +62,9 @@ def joined(file: Settings | None, options: Settings) -> Settings:
         tolerances=both,
         tolerance_origin=file.tolerance_origin if takes_tolerance else options.tolerance_origin,
         compared=file.compared if options.compared is None else options.compared,
-        compared_origin=file.compared_origin if options.compared is None else options.compared_origin,
+        compared_origin=options.compared_origin
+        if options.compared is not None or options.baseline is not None
+        else file.compared_origin,
         use_noise=file.use_noise if options.use_noise is None else options.use_noise,
         config=file.config,
     )

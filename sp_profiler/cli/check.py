@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     from sp_profiler.report.format import visible
 
     places = _places(args)
-    file = None if args.no_config else _config(args, found_config)
+    file = _config(args, found_config)
     budgets = budgets_of(joined(file, options(args)))
     baseline = None if budgets.baseline is None else _baseline(budgets, args)
     sources = list(_sources(args))
@@ -113,7 +113,7 @@ def _config(args: argparse.Namespace, found: Callable[[Path], Any]) -> Settings 
             raise UsageError("--config and --no-config cannot be meant together")
         file = Path(args.config)
         return settings_of(named_config(file), file)
-    nearest = found(Path.cwd())
+    nearest = None if args.no_config else found(Path.cwd())
     return None if nearest is None else settings_of(nearest[1], nearest[0])
 
 
