@@ -13,7 +13,7 @@ import pytest
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("SP_PROFILER_SHARED") or REPOSITORY.parent / "shared").resolve()
-GROUPS = ("shared", "gloo", "browser", "hta", "gpu")
+GROUPS = ("shared", "gloo", "browser", "hta", "native", "gpu")
 REQUIRED = tuple(filter(None, os.environ.get("SP_PROFILER_REQUIRE", "").split(",")))
 """Groups (markers) that `.ci/run` names: then whatever is skipped fails the run, unless it is in a group that
 is not named (of a test in several groups all must be)."""
@@ -22,11 +22,16 @@ _skipped: list[str] = []
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     has_torch = importlib.util.find_spec("torch") is not None
+    has_native = importlib.util.find_spec("sp_profiler_native") is not None
     for item in items:
         if item.get_closest_marker("shared") and not (SHARED / "corpus" / "expected.json").is_file():
             item.add_marker(pytest.mark.skip(reason=f"no traces in {SHARED} (set SP_PROFILER_SHARED)"))
         if item.get_closest_marker("gloo") and not has_torch:
             item.add_marker(pytest.mark.skip(reason="torch is not installed"))
+        if item.get_closest_marker("native") and not has_native:
+            item.add_marker(
+                pytest.mark.skip(reason="sp-profiler-native is not installed (pip install ./native)")
+            )
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

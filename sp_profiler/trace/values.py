@@ -154,6 +154,9 @@ def _json_text(value: Any) -> str:
 
 
 def word_text(value: Any) -> str | None:
+    """The text of a name, pid or tid. Equal values (1, 1.0, true) have one text: they are one key."""
+    if isinstance(value, (bool, float)) and value == int(value):
+        value = int(value)
     return None if value is None else str(value)
 
 
