@@ -211,8 +211,12 @@ def test_long_context_is_swept_from_python_as_the_closed_forms_have_it(tmp_path:
             **{name: values[0] for name, values in TINY.items()},
             **FEW,
         )
+        inside = {"tp": 2, "inside": "sp", "save": "shard", "comm": "async", "layers": 1, "kv_heads": 4}
+        tiny = {name: values[0] for name, values in TINY.items()}
+        nested = sp_profiler.sweep(tmp_path / "nested", modes="ring", ranks=4, **inside, **tiny, **FEW)
     assert [cell.scheme for cell in sweep.cells] == ["ring-zigzag-async", "ulysses-async"]
-    for cell in sweep.cells:
+    assert [cell.scheme for cell in nested.cells] == ["ring-zigzag-sp2-shard-async"]
+    for cell in (*sweep.cells, *nested.cells):
         assert cell.status == "ok", cell.reason
         assert cell.memory is not None
         assert cell.profile is not None

@@ -45,7 +45,11 @@ def sweep(
     from sp_profiler.sweeps.run import run_sweep
     from sp_profiler.sweeps.save import save
 
-    varied: dict[str, Several] = {"mode": modes, **options}
+    names = {"tp": "model_ranks"}  # as the command line has it
+    varied: dict[str, Several] = {
+        "mode": modes,
+        **{names.get(key, key): value for key, value in options.items()},
+    }
     request = SweepRequest(
         varied={name: _values(value) for name, value in varied.items() if value is not None},
         causal=causal,

@@ -100,8 +100,8 @@ def _refuse_other(root: Path, settings: Settings, found: Mapping[str, CellFile])
             before, now = getattr(one.settings, field.name), getattr(settings, field.name)
             if before != now:
                 raise UsageError(
-                    f"{root} holds cells measured with {flag(field.name)} {before}, not {now}: choose another "
-                    "folder"
+                    f"{root} holds cells measured with {flag(field.name)} {before}, not {now}: choose "
+                    "another folder"
                 )
 
 
