@@ -180,13 +180,13 @@ class CollectiveKinds:
         chosen = np.lexsort((table.numbers("id").values, -ns))[:EXAMPLES]
         return list(zip(ns[chosen].tolist(), table.take(chosen), strict=True))
 
-    def renamed(self, name_of: Callable[[str], str]) -> CollectiveKinds:
-        """The same with other names of groups, in kinds only: those that become equal are one."""
-        named = [
-            replace(e, kind=replace(e.kind, group=None if e.kind.group is None else name_of(e.kind.group)))
-            for e in self.entries
-        ]
-        return CollectiveKinds.merged([replace(self, entries=tuple(named))])
+    def changed(self, change: Callable[[Kind], Kind]) -> CollectiveKinds:
+        """The same collectives with other kinds (not their `causes`): those that become equal are one."""
+        kinds = [change(entry.kind) for entry in self.entries]
+        if all(new == entry.kind for new, entry in zip(kinds, self.entries, strict=True)):
+            return self
+        entries = tuple(replace(entry, kind=new) for new, entry in zip(kinds, self.entries, strict=True))
+        return CollectiveKinds.merged([replace(self, entries=entries)])
 
     def without_ranks(self) -> CollectiveKinds:
         """The same without knowing whose they are."""
@@ -209,11 +209,13 @@ class CollectiveKinds:
                 places.setdefault((cause, *_told_apart(kind)), []).append(row)
             if kind.has_gain:
                 places.setdefault(("", *_told_apart_gain(kind)), []).append(row)
+        numbers = self.rows.numbers("id").values
+        amount = {cause: self.rows.exposed_by_cause(cause) for cause, *_ in places if cause}
+        amount[""] = self.rows.numbers("dur_ns").values
         for (cause, *_), rows in places.items():
-            table = self.rows.take(np.array(rows, np.int64))
-            ns = table.exposed_by_cause(cause) if cause else table.numbers("dur_ns").values
-            best = np.lexsort((table.numbers("id").values, -ns))[:EXAMPLES]
-            kept.update(rows[place] for place in best.tolist())
+            at = np.array(rows, np.int64)
+            best = np.lexsort((numbers[at], -amount[cause][at]))[:EXAMPLES]
+            kept.update(at[best].tolist())
         chosen = np.array(sorted(kept), np.int64)
         return replace(self, rows=self.rows.take(chosen), entry_of_row=self.entry_of_row[chosen])
 

@@ -142,19 +142,18 @@ def _synchronous_with_partner(facts: Facts) -> Finding | None:
     ops = ops_of(which)
     partners = sorted(_partners_of(which))
     longest = which.largest(lambda table: table.numbers("dur_ns").values)
+    ranks, groups = ranks_of(which), groups_of(which)
     evidence = {
         "collectives": len(which),
         "hideable_ns": hideable_ns,
         "hidden_ns": hidden_ns,
         "ops": ops,
-        "groups": groups_of(which),
-        "ranks": ranks_of(which),
-        "longest_collective_ids": [c.id for _, c in longest],
     }
+    evidence |= ({"groups": groups} if groups else {}) | ({"ranks": ranks} if ranks else {})
+    evidence["longest_collective_ids"] = [c.id for _, c in longest]
     subject = collectives_on_ranks(which, "synchronous")
     under = " and ".join(partners) or "their partner GEMMs"
     could = f"up to {facts.mean_of(gain_ns)} of communication {facts.per} could run under {under}"
-    ranks = evidence["ranks"]
     where = f", rank{'s' if len(ranks) > 1 else ''} {rank_list(ranks)}" if ranks else ""
     text = f"{subject} ({', '.join(ops)}{where}) wait although {could}."
     if len(which) == 1:
