@@ -86,8 +86,14 @@ class Side:
 
     def of_rank(self, rank: RankFigures) -> list[StepFigures]:
         """The steps of one rank and device, in order."""
-        mine = [one for one in self.report.steps if (one.rank, one.device) == (rank.rank, rank.device)]
-        return sorted(mine, key=lambda one: -1 if one.step is None else one.step)
+        return self._by_rank.get((rank.rank, rank.device), [])
+
+    @cached_property
+    def _by_rank(self) -> dict[tuple[int | None, int], list[StepFigures]]:
+        found: dict[tuple[int | None, int], list[StepFigures]] = {}
+        for one in sorted(self.report.steps, key=lambda one: -1 if one.step is None else one.step):
+            found.setdefault((one.rank, one.device), []).append(one)
+        return found
 
 
 def resolution_ns(base: Side, here: Side) -> float:
