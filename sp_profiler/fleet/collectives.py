@@ -10,6 +10,7 @@ from __future__ import annotations
 import types
 import typing
 from dataclasses import fields, is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ def to_frame(collectives: Collectives) -> pl.DataFrame:
     return pl.DataFrame(series)
 
 
+@cache  # reading hints takes longer than writing a small file
 def _kind(cls: type, name: str) -> Any:
     """The type of a field when it is not None."""
     hint = typing.get_type_hints(cls)[name]
