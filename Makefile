@@ -45,11 +45,17 @@ clean:
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.installed-run: pyproject.toml constraints.txt | $(VENV)/bin/python
+# The compiled decoder, where a C++ compiler is. Without it everything works, slower.
+$(VENV)/.installed-native: $(wildcard native/*.* native/src/* native/sp_profiler_native/*.py) | $(VENV)/bin/python
+	@if command -v c++ >/dev/null; then $(PIP) ./native || echo "the compiled decoder was not built: traces are read by the Python one"; \
+	else echo "no C++ compiler: traces are read by the Python decoder"; fi
+	touch $@
+
+$(VENV)/.installed-run: pyproject.toml constraints.txt $(VENV)/.installed-native | $(VENV)/bin/python
 	$(PIP) --editable '.[run]'
 	touch $@
 
-$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+$(VENV)/.installed-dev: pyproject.toml constraints.txt $(VENV)/.installed-native | $(VENV)/bin/python
 	$(PIP) --editable '.[run,dev,dashboard,cluster,remote]'
 	touch $@ $(VENV)/.installed-run
 

@@ -6,13 +6,15 @@
 Without `--trace` a trace of about 1.4 M events is made from `--source` (default: a file of the shared
 corpus). HTA is run by `--hta-python`, a Python in which `pip install traceinsight 'pandas<3.1'` was done,
 with its rounding off and the last step included; without it that part is left out. Each part is a
-process of its own; CPU seconds and peak memory are the kernel's account of it. HTA reads a folder.
+process of its own; CPU seconds and peak memory are the kernel's account of it. HTA reads a folder. Both
+decoders are measured where the compiled one is installed. MB/s: of text, by CPU time.
 """
 
 from __future__ import annotations
 
 import argparse
 import gzip
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -24,11 +26,16 @@ from pathlib import Path
 
 from big_trace import make
 
+from sp_profiler.trace.native import PACKAGE, VARIABLE
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("SP_PROFILER_SHARED") or REPOSITORY.parent / "shared")
 SOURCE = SHARED / "corpus/alltoall_a100_rank0_of_16/rank0.json.gz"
 
-INFLATE = "import gzip, sys; gzip.open(sys.argv[1]).read()"
+DECODERS = ("python", "native")
+INFLATE = (
+    "import sys; from isal import igzip\nwith igzip.open(sys.argv[1]) as f:\n while f.read(1 << 22): pass"
+)
 JSON = "import json, sys; json.loads(open(sys.argv[1], 'rb').read())"
 DECODE = "import sys; from sp_profiler.trace.decode import decode_trace; decode_trace(sys.argv[1])"
 HTA = """
@@ -47,11 +54,13 @@ class Cost:
     rss_bytes: int
 
 
-def measure(command: list[str]) -> Cost:
-    """Run a command to its end; SystemExit when it fails."""
+def measure(command: list[str], **variables: str) -> Cost:
+    """Run a command to its end, with these environment variables; SystemExit when it fails."""
     start = time.monotonic()
     with tempfile.TemporaryFile() as errors:
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors)
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=errors, env=os.environ | variables
+        )
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
@@ -86,21 +95,25 @@ def main() -> None:
         costs = {
             "json.loads": measure([python, "-c", JSON, str(plain)]),
             "inflate": measure([python, "-c", INFLATE, str(packed)]),
-            "decode": measure([python, "-c", DECODE, str(packed)]),
-            "analyze": measure([python, *report, "--no-cache"]),
         }
+        for decoder in DECODERS if importlib.util.find_spec(PACKAGE) else DECODERS[:1]:
+            asked = {VARIABLE: decoder}
+            costs[f"decode, {decoder}"] = measure([python, "-c", DECODE, str(packed)], **asked)
+            costs[f"analyze, {decoder}"] = measure([python, *report, "--no-cache"], **asked)
         if args.hta_python:
             costs["HTA"] = measure([args.hta_python, "-c", HTA, str(folder)])
     base = costs["json.loads"].cpu_s
     for name, cost in costs.items():
         print(
-            f"{name:12} {cost.cpu_s:7.2f} s CPU  {cost.cpu_s / base:5.2f}x json.loads  "
-            f"{cost.rss_bytes / 1e9:5.2f} GB peak  {cost.rss_bytes / size:5.2f}x size  {cost.wall_s:6.1f} s"
+            f"{name:15} {cost.cpu_s:7.2f} s CPU  {cost.cpu_s / base:5.2f}x json.loads  "
+            f"{cost.rss_bytes / 1e9:5.2f} GB peak  {cost.rss_bytes / size:5.2f}x size  {cost.wall_s:6.1f} s  "
+            f"{size / cost.cpu_s / 1e6:6.0f} MB/s"
         )
-    if "HTA" in costs:
-        ours, theirs = costs["analyze"], costs["HTA"]
-        memory = theirs.rss_bytes / ours.rss_bytes
-        print(f"HTA / analyze: {theirs.cpu_s / ours.cpu_s:.1f}x CPU, {memory:.1f}x memory")
+    theirs = costs.get("HTA")
+    for name, ours in costs.items():
+        if theirs is not None and name.startswith("analyze"):
+            memory = theirs.rss_bytes / ours.rss_bytes
+            print(f"HTA / {name}: {theirs.cpu_s / ours.cpu_s:.1f}x CPU, {memory:.1f}x memory")
 
 
 if __name__ == "__main__":

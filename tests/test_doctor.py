@@ -13,6 +13,8 @@ import pytest
 from sp_profiler.cli import doctor
 from sp_profiler.cli.main import main
 
+TRACES = str(Path(__file__).resolve().parent.parent / "traces" / "demo" / "tp-async")
+
 
 @pytest.fixture
 def no_torch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,3 +81,31 @@ def test_it_sees_this_machines_torch() -> None:
     assert facts["versions"]["torch"] == torch.__version__
     assert facts["backends"]["gloo"] is torch.distributed.is_gloo_available()
     assert facts["profiler"] is True
+
+
+def test_the_decoder_in_use_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SP_PROFILE_DECODER", "python")
+    assert main(["doctor", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["decoder"] == {
+        "used": "python",
+        "why": "SP_PROFILE_DECODER=python",
+    }
+    monkeypatch.setenv("SP_PROFILE_DECODER", "quick")
+    assert main(["doctor"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "SP_PROFILE_DECODER=quick: the decoders are python and native" in told
+
+
+def test_a_decoder_that_is_not_there_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sp_profiler.trace.native.PACKAGE", "sp_profiler_no_such_package")
+    monkeypatch.setenv("SP_PROFILE_DECODER", "native")
+    assert main(["analyze", TRACES, "--no-cache"]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "the compiled decoder (sp-profiler-native) is not installed" in told
+    monkeypatch.delenv("SP_PROFILE_DECODER")
+    assert main(["analyze", TRACES, "--no-cache"]) == 0

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from sp_profiler.errors import EXIT_OK
+from sp_profiler.errors import EXIT_OK, UsageError
 from sp_profiler.record.environment import (
     ALWAYS_RECORDED,
     base_versions,
@@ -66,6 +66,7 @@ def examine() -> dict[str, Any]:
         "backends": torch["backends"] if torch else {"gloo": False, "nccl": False},
         "profiler": torch["profiler"] if torch else False,
         "torch_error": torch_error,
+        "decoder": _decoder(),
         "environment": recorded_variables(os.environ),
         "shared_memory_bytes": _shared_memory(),
         "runs_folder": {"path": RUNS_FOLDER, "writable": _writable(Path(RUNS_FOLDER))},
@@ -86,6 +87,17 @@ def _extra(name: str) -> dict[str, Any]:
         if found and wanted in marker.replace("'", '"'):
             packages[found[0]] = package_version(found[0])
     return {"packages": packages, "installed": bool(packages) and all(packages.values()), "for": EXTRAS[name]}
+
+
+def _decoder() -> dict[str, str | None]:
+    """What reads traces, `native` or `python`, and why; None where what is asked for is not there."""
+    from sp_profiler.trace.native import decoder_in_use
+
+    try:
+        used, why = decoder_in_use()
+    except UsageError as error:
+        return {"used": None, "why": str(error)}
+    return {"used": used, "why": why}
 
 
 def _shared_memory() -> dict[str, int] | None:
@@ -153,6 +165,8 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
             capability = ".".join(map(str, device["capability"]))
             rows.append((f"GPU {device['index']}", f"{device['name']}, capability {capability}{gib}"))
     rows += [] if len(facts["hardware"]) > 1 else [("GPU", "none")]
+    decoder = facts["decoder"]
+    rows.append(("decoder", f"{decoder['used'] or 'none'} ({decoder['why']})"))
     available = [name for name, there in facts["backends"].items() if there]
     rows.append(("backends", ", ".join(available) or "none"))
     for name, extra in facts["extras"].items():
