@@ -205,7 +205,7 @@ def _ends_of_rank(
         named = one.groups[group] if group >= 0 else None
         key[alone & (combined == code)] = table.of(named, one.ops[op], None)
     pair_key = np.full(len(one.peer), NONE, np.int64)
-    for group, peer in set(zip(one.group[one.peer_row].tolist(), one.peer.tolist(), strict=True)):
+    for group, peer in sorted(set(zip(one.group[one.peer_row].tolist(), one.peer.tolist(), strict=True))):
         pair = (min(peer, rank or 0), max(peer, rank or 0))
         chosen = (one.group[one.peer_row] == group) & (one.peer == peer)
         pair_key[chosen] = table.of(one.groups[group] if group >= 0 else None, SEND_RECV, pair)
