@@ -76,6 +76,7 @@ def test_the_workflow_is_one() -> None:
 
 
 @pytest.mark.gloo
+@pytest.mark.timeout(600)
 def test_its_commands_hold_on_two_cpu_processes_and_break_where_they_should(tmp_path: Path) -> None:
     summary = tmp_path / "summary.md"
     profile, sync, asynchronous = scripts(jobs()["structure"])

@@ -11,6 +11,7 @@ from typing import Any
 from xml.etree import ElementTree as Xml
 
 import pytest
+from check_helpers import with_memory
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
@@ -18,7 +19,7 @@ from report_helpers import HOSTILE, make_report
 from rich.console import Console
 
 from sp_profiler.checking import json as check_json
-from sp_profiler.checking import junit, markdown, terminal
+from sp_profiler.checking import junit, markdown, shown, terminal
 from sp_profiler.checking.api import check
 from sp_profiler.checking.budgets import Budgets
 from sp_profiler.checking.result import Check, RunCheck, Verdict, Where
@@ -158,6 +159,48 @@ def test_hostile_names_do_nothing_anywhere(name: str) -> None:
     plain = check_json.render(whole)
     assert plain.isascii()
     assert json.loads(plain)["runs"][0]["name"] == name
+
+
+def every_kind() -> Check:
+    """Verdicts of every bound, against a baseline that is worse in all and lacks memory."""
+    report = with_memory(4 << 30, 8 << 30, saved=(1 << 30, 2 << 30))
+    one = check(
+        report,
+        baseline=make_report(comm="sync", steps=3),
+        max_exposed_ms=0,
+        min_coverage=1,
+        fail_on=["warning", "queued"],
+        max_ledger={"note": 0},
+        budgets=[
+            {"figure": "run.backend", "equals": "gloo"},
+            {"figure": "run.world_size", "equals": 2},
+            {"figure": "collectives[*].is_async", "equals": True},
+            {"figure": "totals.overlap_ratio", "worse": "lower"},
+            {"figure": "totals.fused_ns", "worse": "lower", "tolerance": ["0%", "0 ns"]},
+        ],
+    )
+    return check_of([one], Budgets(baseline="base"))
+
+
+def test_every_kind_of_verdict_is_shown_everywhere() -> None:
+    whole = every_kind()
+    verdicts = whole.runs[0].verdicts
+    assert {one.bound for one in verdicts} == {"max", "min", "equals", "no-worse", "none-of"}
+    assert {one.state for one in verdicts} == {"holds", "broken", "skipped"}
+    assert_valid(Xml.fromstring(junit.render(whole, WHEN).encode()))
+    for text in (printed(whole), markdown.render(whole).replace("\\", "")):
+        for one in verdicts:
+            assert one.budget in text
+    plain = json.loads(check_json.render(whole))
+    Draft202012Validator(check_json.schema()).validate(plain)
+    limits = {one.budget: shown.row(one)[3] for one in verdicts}
+    assert limits["no finding: queued"] == "none"
+    assert limits["equals run.backend"] == "= gloo"
+    assert limits["equals collectives[*].is_async"] == "= true"
+    assert limits["no worse totals.overlap_ratio"].startswith("≥ ")
+    assert limits["no worse totals.fused_ns"] == "≥ 0 ms"
+    assert limits["no worse step-ms"].startswith("≤ ")
+    assert limits["no worse memory-gib"] == "–"
 
 
 # --- the others ------------------------------------------------------------------------------------------

@@ -174,6 +174,7 @@ def _verdict(
         scope=budget.scope,
         text=text,
         baseline=base,
+        worse=budget.worse,
         noise=noise,
         origin=budget.origin,
     )

@@ -45,6 +45,7 @@ class Verdict:
     text: str  # one sentence
     where: Where | None = None
     baseline: float | int | None = None  # the other run's value
+    worse: Literal["higher", "lower"] | None = None  # of no-worse: which way is
     noise: float | None = None  # of no-worse: what the steps' spread lets the two differ by
     origin: str = ""  # the option, or the file, that set it
 

@@ -29,14 +29,14 @@ def _amount(value: object, verdict: Verdict) -> str:
 
 
 def _limit(verdict: Verdict) -> str:
-    sign = {"max": "≤ ", "min": "≥ ", "equals": "= ", "no-worse": "≤ "}[verdict.bound]
-    if verdict.bound == "no-worse" and verdict.limit is not None and verdict.baseline is not None:
-        lower = isinstance(verdict.limit, (int, float)) and verdict.limit < verdict.baseline
-        sign = "≥ " if lower else "≤ "
     if verdict.bound == "none-of":
         return "none"
+    if verdict.bound == "equals":
+        sign = "="
+    else:
+        sign = "≥" if verdict.bound == "min" or verdict.worse == "lower" else "≤"
     amount = _amount(verdict.limit, verdict)
-    return amount if amount == "–" else f"{sign}{amount}"
+    return amount if amount == "–" else f"{sign} {amount}"
 
 
 def headline(run: RunCheck) -> str:
