@@ -20,13 +20,10 @@ from sp_profiler.record.runfile import RUN_FILE
 from sp_profiler.record.workload import Backend, record_workload
 from sp_profiler.report.model import Report, windows_of
 from sp_profiler.sweeps.failures import classify, oom_kills
-from sp_profiler.sweeps.model import Cell, CellMemory, CellProfile, Settings, Spread
+from sp_profiler.sweeps.model import LARGE_OVERHEAD, Cell, CellMemory, CellProfile, Settings, Spread
 from workloads.config import WorkloadConfig
 
 MODULE = "sp_profiler.sweeps.rank"
-LARGE_OVERHEAD = 1.2
-"""Profiled over unprofiled step time from which a cell says that its overlap is that of slowed steps."""
-_PASSES = ("starting", "timing", "memory", "profile", "analysis")
 Pass = Literal["starting", "timing", "memory", "profile", "analysis"]
 _SIZES = ("saved_bytes", "parameter_bytes", "gradient_bytes", "optimizer_bytes")
 

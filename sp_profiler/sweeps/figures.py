@@ -11,9 +11,9 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from sp_profiler.report.figures import label, styled, value_axis
+from sp_profiler.report.figures import label, stacked_bars, styled, value_axis
 from sp_profiler.report.format import duration, size
-from sp_profiler.report.palette import EXPOSED, TIME, Look
+from sp_profiler.report.palette import TIME, Look
 from sp_profiler.sweeps.model import Cell, Sweep
 from sp_profiler.sweeps.tables import baseline_label
 
@@ -236,8 +236,6 @@ def _bytes(count: int | None) -> Value | None:
 
 def exposed(sweep: Sweep) -> go.Figure | None:
     """One bar per cell at the largest sizes: communication overlapped and exposed, of profiled steps."""
-    from sp_profiler.report.figures import stacked_bars
-
     axis = axis_of(sweep.cells)
     known = [cell for cell in sweep.cells if cell.profile is not None and cell.profile.comm_ns is not None]
     most = max((_x(cell, axis) for cell in known), default=None)
@@ -250,7 +248,6 @@ def exposed(sweep: Sweep) -> go.Figure | None:
 
     several = len({cell.label for cell in known}) < len(known)
     names = [label(cell.name if several else cell.label, 46) for cell in known]
-    parts = [(TIME["overlapped"], of("overlapped_ns")), (EXPOSED["communication"], of("exposed_ns"))]
-    parts[1] = (TIME["exposed"], parts[1][1])
+    parts = [(TIME["overlapped"], of("overlapped_ns")), (TIME["exposed"], of("exposed_ns"))]
     x_title = f"ms of communication per step and rank, {most} {_NAMES.get(axis, axis.replace('_', ' '))}"
     return stacked_bars(names, parts, of("comm_ns"), unit=1e6, text=duration, x_title=x_title)

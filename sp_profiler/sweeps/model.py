@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 SCHEMA = "sp-profile/sweep"
 CELL_SCHEMA = "sp-profile/sweep-cell"
 SCHEMA_VERSION = 1
+LARGE_OVERHEAD = 1.2
+"""Profiled over unprofiled step time from which a sweep says that its overlap is that of slowed steps."""
 
 Status = Literal["pending", "ok", "oom", "crashed", "timeout", "failed"]
 """pending: not run yet. oom: a device, an allocator or the kernel had no more memory. crashed: a rank died or

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from sp_profiler.report.format import counted, duration, listed, percent, size
-from sp_profiler.sweeps.model import Cell, Settings, Skipped
-
-LARGE_OVERHEAD = 1.2
+from sp_profiler.sweeps.model import LARGE_OVERHEAD, Cell, Settings, Skipped
 
 
 def sentences_of(
@@ -127,23 +125,23 @@ def _hidden(cells: Sequence[Cell]) -> str | None:
 def _memory(cells: Sequence[Cell], baseline: str | None) -> str | None:
     """What the baseline keeps for backward, and the scheme that keeps least; beside the closed form."""
     shown = [
-        cell for cell in _largest(cells) if cell.memory is not None and cell.memory.saved_bytes is not None
+        (cell.memory.saved_bytes, cell)
+        for cell in _largest(cells)
+        if cell.memory is not None and cell.memory.saved_bytes is not None
     ]
-    base = next((cell for cell in shown if cell.scheme == baseline), None)
-    if base is None:
+    of_base = next(((kept, cell) for kept, cell in shown if cell.scheme == baseline), None)
+    if of_base is None:
         return None
-    kept: Callable[[Cell], int] = lambda cell: (cell.memory.saved_bytes or 0) if cell.memory else 0  # noqa: E731
-    least = min(shown, key=kept)
-    equal = all(
-        kept(cell) == cell.theory.saved_bytes for cell in shown if cell.theory.saved_bytes is not None
-    )
+    kept, base = of_base
+    fewest, least = min(shown, key=lambda one: one[0])
+    equal = all(cell.theory.saved_bytes in (None, count) for count, cell in shown)
     theory = "as the closed forms have it" if equal else "not all as the closed forms have it (see the table)"
-    if least is base:
-        return f"{base.label} keeps least for backward {_at(base)}, {size(kept(base))} a rank; {theory}."
-    return (
-        f"For backward {base.label} keeps {size(kept(base))} a rank {_at(base)}, {least.label} "
-        f"{size(kept(least))}; {theory}."
-    )
+    if fewest == kept:
+        return (
+            f"No scheme keeps less for backward than {base.label} {_at(base)}, {size(kept)} a rank; {theory}."
+        )
+    both = f"{base.label} keeps {size(kept)} a rank {_at(base)}, {least.label} {size(fewest)}"
+    return f"For backward {both}; {theory}."
 
 
 def _overhead(cells: Sequence[Cell]) -> str | None:
