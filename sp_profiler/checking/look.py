@@ -10,6 +10,7 @@ import numpy as np
 
 from sp_profiler.analysis.causes import CAUSES
 from sp_profiler.analysis.collective_table import Collectives
+from sp_profiler.analysis.columns import Words
 from sp_profiler.analysis.results import CollectiveFigures, Figures, RankFigures, StepFigures
 from sp_profiler.checking.parts import PART_MAPS, Within
 from sp_profiler.checking.readings import Reading, place
@@ -146,6 +147,8 @@ def _is(table: Collectives, name: str, value: int | None) -> Bool:
 def _matches(table: Collectives, within: Within) -> Bool:
     """Which collectives are of the part."""
     column = table.column(within.kind)
+    if isinstance(column, Words):
+        return column.where(lambda value: within.matches("unknown" if value is None else str(value)))
     keys = ("unknown" if value is None else str(value) for value in column.tolist())
     return np.fromiter((within.matches(key) for key in keys), np.bool_, len(table))
 

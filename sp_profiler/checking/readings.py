@@ -203,8 +203,9 @@ def _other_partners(report: Report) -> str:
     table = Collectives.of(report.collectives)
     partners = table.records("partner")
     known = table.words("purpose").where(lambda word: word == "dgrad") & partners.is_known
-    roles = Words.of([None if one is None else one.what for one in partners.tolist()])
-    other = int((known & roles.where(lambda role: role not in ("wgrad", None))).sum())
+    roles = partners.field("what")
+    assert isinstance(roles, Words)
+    other = int((known & roles.where(lambda role: role != "wgrad")).sum())
     return f"{other} of {int(known.sum())} collectives have another partner than wgrad" if other else ""
 
 

@@ -30,7 +30,8 @@ class Verdict:
     """One budget of one run. Figures are in base units: ns, bytes, ratios in [0, 1], 1e9 bytes a second.
 
     `broken` and, unless it is allowed, `unknown` fail the check. `skipped`: there was nothing to compare
-    with. `value` is null when nobody could look; `text` then says why.
+    with. `value` is null when nobody could look, and where only a lower bound is known that bound: `text`
+    then says why.
     """
 
     budget: str  # unlike that of any other budget of the run
