@@ -12,6 +12,8 @@ from typing import Any
 import jsonschema
 import polars as pl
 import pytest
+from browser_helpers import Page
+from browser_helpers import page as page  # a fixture
 from rich.console import Console
 
 from sp_profiler.cli.main import main
@@ -325,3 +327,22 @@ def test_what_cannot_be_run_is_told_in_one_sentence(
     assert printed.out == ""
     assert [path.name for path in tmp_path.iterdir()] == ["full"]
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["file"]
+
+
+@pytest.mark.browser
+def test_the_page_draws_its_charts_with_error_bars_and_theory(page: Page, tmp_path: Path) -> None:
+    path = tmp_path / "sweep.html"
+    path.write_text(html.render(made("tp-sync")), encoding="utf-8")
+    page.open(path)
+    page.wait_for("document.documentElement.dataset.plots")
+    assert page.run("document.documentElement.dataset.plots") == "drawn"
+    assert page.problems == []
+    lines = "document.querySelectorAll('#plot-{} .scatterlayer .trace').length"
+    assert page.run(lines.format("time")) == 3
+    assert page.run(lines.format("memory")) == 6  # measured and theory
+    assert page.run("document.querySelectorAll('#plot-time .errorbar').length") == 4  # TP async has no spread
+    row = page.run("document.querySelector('#table-times tbody tr').innerText")
+    assert row.startswith("DDP\t2\t8.00\t0.50\t0.80\tyes\t1024\t128000\t2.50")
+    # a button of the legend hides a scheme, theory and all
+    page.run("[...document.querySelectorAll('.legend button')].find(b => b.innerText === 'DDP').click()")
+    page.wait_for("document.querySelectorAll('#plot-time .scatterlayer .trace').length === 2")
