@@ -93,8 +93,13 @@ def _is_different(found: Comparison) -> bool | None:
     hundred figures that did not change one is beyond its noise by chance."""
     if words.changes(found):
         return True
-    main = [*found.totals, *found.memory, *(kind.exposed for kind in found.kinds or ())]
+    step = [one for one in found.totals if one.figure in _MAIN]
+    main = [*step, *(kind.exposed for kind in found.kinds or ())]
     return None if any(one.verdict == "noise-unknown" or one.is_moved for one in main) else False
+
+
+_MAIN = ("window_ns", "compute_ns", "overlapped_ns", "exposed_ns", "idle_ns")
+"""The figures of a step by which two runs are alike."""
 
 
 def _groups(base: Side, here: Side, groups: Groups) -> list[GroupChange]:

@@ -1,11 +1,13 @@
 """Memory of both runs: peaks, what is kept for backward, what hooks saw saved.
 
 Sizes are counted, not sampled: they have no noise, and what differs by more than the resolution has changed.
+Not so the peak of a CPU trace: which blocks other threads have freed by then is chance, its noise unknown.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from sp_profiler.analysis.memory.blocks import FREED_UNSEEN
 from sp_profiler.analysis.memory.kept import keeps_most, top_border
@@ -27,6 +29,9 @@ def memory(base: Report, here: Report) -> list[Delta]:
         return []
     found = [_size("memory.peak_bytes", "", _peak(one), _peak(two))]
     found += _by_key("memory.peak_by_category", _categories(one), _categories(two), fixed=True)
+    found += _by_key("memory.ranks.peak_bytes", _peaks(one), _peaks(two), fixed=False)
+    if any(top is not None and top.device_type == "cpu" for top in (_top(one), _top(two))):
+        found = [_by_chance(peak) for peak in found]
     borders = _border(one), _border(two)
     found.append(_size("memory.across_border_bytes", "", _bytes(borders[0]), _bytes(borders[1])))
     for figure, fixed in (("category", True), ("module", False), ("layer", False), ("operator", False)):
@@ -37,8 +42,12 @@ def memory(base: Report, here: Report) -> list[Delta]:
     found += _by_key("memory.saved.terms", _terms(one), _terms(two), fixed=False)
     for name in ("peak_bytes", *_SAVED):
         found.append(_size(f"memory.saved.{name}", "", _most(one, name), _most(two, name)))
-    found += _by_key("memory.ranks.peak_bytes", _peaks(one), _peaks(two), fixed=False)
     return largest_first([one for one in found if one.base is not None or one.here is not None])
+
+
+def _by_chance(one: Delta) -> Delta:
+    """A peak whose difference is no sign of a change."""
+    return replace(one, noise_from=None, verdict="noise-unknown" if one.verdict == "changed" else one.verdict)
 
 
 def _size(

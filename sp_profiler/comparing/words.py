@@ -295,7 +295,9 @@ def _dimensions(found: Comparison) -> list[Said]:
 
 
 def _computation(found: Comparison) -> list[Said]:
-    """Computation and idle time, with the GEMMs that changed most."""
+    """Computation and idle time, with the GEMMs that changed most; nothing of CPU runs: they share cores."""
+    if found.base.device_type == found.here.device_type == "cpu":
+        return []
     said: list[Said] = []
     for figure, name in (("compute_ns", "Computation"), ("idle_ns", "Idle time")):
         one = _total(found, figure)
@@ -323,7 +325,7 @@ def _gemm(gemm: GemmChange) -> str:
 def _memory(found: Comparison) -> str:
     """What is kept for backward, and the peak."""
     kept = _sizes(found, "memory.across_border_bytes") or _sizes(found, "memory.saved_bytes")
-    peak = _sizes(found, "memory.peak_bytes")
+    peak = _sizes(found, "memory.peak_bytes") or _sizes(found, "memory.saved.peak_bytes")
     said = []
     if kept is not None:
         by = [d for d in found.memory if d.figure == "memory.across_border_by_category" and d.difference]
