@@ -28,9 +28,10 @@ from sp_profiler.classify.groups import group_key
 from sp_profiler.fleet import merge as module
 from sp_profiler.fleet.filled import RankAcross
 from sp_profiler.fleet.merge import RankReport, merge, rank_report
-from sp_profiler.fleet.names import LONG, pattern, ranks_in, short_name, stretches
+from sp_profiler.fleet.names import LONG, pattern, ranks_in, short_name
 from sp_profiler.report import html, markdown, tables
 from sp_profiler.report import json as report_json
+from sp_profiler.report.format import stretches
 from sp_profiler.report.model import Report, kinds_of, windows_by_rank, windows_of
 
 GROUPS = ["tp[0,1]", "dp[0,2]", "alone[0]"]

@@ -7,6 +7,7 @@ import re
 from functools import lru_cache
 
 from sp_profiler.classify.groups import parse_group_key
+from sp_profiler.report.format import stretches
 
 LONG = 64
 """Ranks in a group's key; of more the key names them in stretches."""
@@ -31,27 +32,6 @@ def short_name(key: str) -> str:
         digest = hashlib.sha256(key.encode()).hexdigest()[:8]
         inside = f"{len(ranks)} ranks, {digest}"
     return f"{description}[{inside}]"
-
-
-def stretches(ranks: tuple[int, ...]) -> str:
-    """`0-7,16-23`, `0-1016:8`: stretches of at least three ranks that follow each other at equal steps.
-
-    In their order, so that it stands for these ranks and no others.
-    """
-    parts: list[str] = []
-    at = 0
-    while at < len(ranks):
-        end = at + 1
-        step = ranks[end] - ranks[at] if end < len(ranks) else 0
-        while end < len(ranks) and ranks[end] - ranks[end - 1] == step:
-            end += 1
-        if end - at >= 3 and step > 0:
-            parts.append(f"{ranks[at]}-{ranks[end - 1]}" + (f":{step}" if step > 1 else ""))
-            at = end
-        else:
-            parts.append(str(ranks[at]))
-            at += 1
-    return ",".join(parts)
 
 
 def ranks_in(name: str) -> list[int] | None:

@@ -131,18 +131,50 @@ def rank_list(ranks: Sequence[int | None]) -> str:
     return ", ".join(parts + ([UNKNOWN] if None in ranks else []))
 
 
+_LONG_KEY = 200  # characters of a group's key that is shortened wherever it is shown
 _RANKS = re.compile(r"\[(\d{1,9}(?:,\d{1,9}){2,})\]\Z")
 
 
 def short_group(key: str) -> str:
-    """A group's key with runs of its ranks shortened, for showing: `tp[0,1,2,3]` -> `tp[0-3]`."""
+    """A group's key with runs of its ranks shortened, for showing: `tp[0,1,2,3]` -> `tp[0-3]`.
+
+    A long one also where they are steps apart: `dp[0-56:8]`.
+    """
     found = _RANKS.search(key)
     if found is None:
         return key
     ranks = [int(rank) for rank in found[1].split(",")]
+    if len(key) > _LONG_KEY:
+        return f"{key[: found.start()]}[{stretches(ranks)}]"
     if ranks != sorted(set(ranks)):  # an order or a repetition is no range
         return key
     return f"{key[: found.start()]}[{rank_list(ranks).replace(' ', '')}]"
+
+
+def stretches(ranks: Sequence[int]) -> str:
+    """`0-7,16-23`, `0-1016:8`: stretches of at least three ranks that follow each other at equal steps.
+
+    In their order, so that it stands for these ranks and no others.
+    """
+    parts: list[str] = []
+    at = 0
+    while at < len(ranks):
+        end = at + 1
+        step = ranks[end] - ranks[at] if end < len(ranks) else 0
+        while end < len(ranks) and ranks[end] - ranks[end - 1] == step:
+            end += 1
+        if end - at >= 3 and step > 0:
+            parts.append(f"{ranks[at]}-{ranks[end - 1]}" + (f":{step}" if step > 1 else ""))
+            at = end
+        else:
+            parts.append(str(ranks[at]))
+            at += 1
+    return ",".join(parts)
+
+
+def shown_group(key: str) -> str:
+    """A group's key where text is not cut: shortened only when it is long."""
+    return short_group(key) if len(key) > _LONG_KEY else key
 
 
 def _begin(part: str, end: int) -> str | None:

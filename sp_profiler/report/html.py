@@ -13,6 +13,7 @@ from sp_profiler.report.answers import family_answer
 from sp_profiler.report.backward import common_layer, layer_backward
 from sp_profiler.report.compare_table import compare_table, ordered, run_label
 from sp_profiler.report.context_html import context_comparison, context_part
+from sp_profiler.report.evidence import readable
 from sp_profiler.report.format import counted, rank_list
 from sp_profiler.report.memory_html import memory_comparison, memory_part
 from sp_profiler.report.model import Report
@@ -58,6 +59,7 @@ def render(report: Report) -> str:
         caption=figures.caption(report.timeline) if report.timeline else "",
         quality=_quality(report),
         settings=settings(report),
+        evidence=lambda finding: readable("", finding.evidence),
         left_out=[(rank, entry) for rank in report.ranks for entry in rank.left_out],
         ranks_cut=len(report.ranks) - len(figures.drawn_ranks(report)),
         kinds_cut=max(len(figures.by_kind(report)) - figures.MOST_BARS, 0),

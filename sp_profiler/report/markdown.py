@@ -12,10 +12,11 @@ from typing import Any
 from sp_profiler.ledger import LedgerEntry
 from sp_profiler.report import context_compare, context_view, memory_compare, memory_view, quality, view
 from sp_profiler.report.compare_table import compare_table
-from sp_profiler.report.format import cell_text, visible
+from sp_profiler.report.evidence import readable
+from sp_profiler.report.format import cell_text, shown_group, visible
 from sp_profiler.report.memory import NOT_RECORDED
 from sp_profiler.report.model import Report
-from sp_profiler.report.table import Table, listing_table, rest_row
+from sp_profiler.report.table import Column, Table, listing_table, rest_row
 from sp_profiler.report.view import per_text
 from sp_profiler.report.view_ranks import Listing, left_out
 
@@ -120,7 +121,7 @@ def _findings(report: Report) -> str:
 
 def _flat(evidence: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Evidence as lines: each of several examples is one."""
-    for key, value in evidence.items():
+    for key, value in readable("", evidence).items():
         if isinstance(value, list) and any(isinstance(one, dict) for one in value):
             yield from ((f"{key} {place}", one) for place, one in enumerate(value, 1))
         else:
@@ -152,13 +153,18 @@ def _view_table(table: Table) -> str:
     header = [f"{column.label} ({column.unit})" if column.unit else column.label for column in columns]
     rest = rest_row(table, min(_ROWS, len(table.rows)))
     rows = [
-        [cell_text(column.kind, value) for column, value in zip(columns, row, strict=True)]
+        [_cell(column, value) for column, value in zip(columns, row, strict=True)]
         for row in [*table.rows[:_ROWS], *([] if rest is None else [rest])]
     ]
     numeric = [place for place, column in enumerate(columns) if column.kind != "text"]
     note = f"{escape(table.note)}\n\n" if table.note else ""
-    where = "" if rest is None else f"\n\n{where_all_are(table.id)}"
+    where = "" if rest is None or table.all_at else f"\n\n{where_all_are(table.id)}"
     return f"## {table.title}\n\n{note}{_table(header, rows, numeric)}{where}"
+
+
+def _cell(column: Column, value: object) -> str:
+    text = cell_text(column.kind, value)
+    return shown_group(text) if column.label == "Group" else text
 
 
 def where_all_are(name: str) -> str:
@@ -200,7 +206,8 @@ def _environment(report: Report) -> str:
         if isinstance(value, dict):
             rows += [[f"{key}.{name}", part] for name, part in value.items() if part is not None]
         elif isinstance(value, list):
-            rows.append([key, "; ".join(str(part) for part in value)])
+            more = [f"and {len(value) - _ROWS} more"] if len(value) > _ROWS else []
+            rows.append([key, "; ".join([*(str(part) for part in value[:_ROWS]), *more])])
         elif value is not None:
             rows.append([key, value])
     return f"## Environment\n\n{_table(['Name', 'Value'], rows)}" if rows else ""

@@ -34,6 +34,8 @@ class Table:
     note: str = ""
     sums: dict[int, Any] = field(default_factory=dict)
     """Place of a column -> its sum over all `total` rows, of columns whose values add up."""
+    all_at: str = ""
+    """Where all rows are, if the report itself does not hold them (`note` says so)."""
 
 
 def table_of(

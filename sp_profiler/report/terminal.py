@@ -15,9 +15,18 @@ from rich.text import Text
 
 from sp_profiler.analysis.kind_figures import together
 from sp_profiler.ledger import LedgerEntry
-from sp_profiler.report import context_compare, context_view, memory_terminal, quality
+from sp_profiler.report import context_compare, context_view, many_ranks, memory_terminal, quality
 from sp_profiler.report.compare_table import compare_table
-from sp_profiler.report.format import UNKNOWN, cell_text, counted, duration, milliseconds, percent, visible
+from sp_profiler.report.format import (
+    UNKNOWN,
+    cell_text,
+    counted,
+    duration,
+    milliseconds,
+    percent,
+    shown_group,
+    visible,
+)
 from sp_profiler.report.model import Report, by_step, kinds_of, windows_by_rank, windows_of
 from sp_profiler.report.view_ranks import Listing, listings
 
@@ -45,6 +54,7 @@ def print_report(report: Report, console: Console | None = None) -> None:
     for place, sentence in enumerate(report.summary):
         print_line(out, sentence, "bold" if place == 0 else "")
     for table in (
+        *(_listing(one, out) for one in many_ranks.listings(report)),
         _ranks(report, out),
         _purposes(report, out),
         *(_listing(one, out) for one in listings(report) if one.id != "unmatched"),
@@ -276,6 +286,7 @@ def _small(label: str) -> str:
 
 def _short(text: str) -> str:
     """A group of 64 ranks has a long name; both its ends tell it apart."""
+    text = shown_group(text)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 12]}…{text[-11:]}"
 
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sp_profiler.analysis.kind_figures import KindFigures
 from sp_profiler.analysis.results import CollectiveFigures
-from sp_profiler.report import view_ranks
+from sp_profiler.report import many_ranks, view_ranks
 from sp_profiler.report.figures import by_kind
 from sp_profiler.report.format import UNKNOWN, counted, duration, percent
-from sp_profiler.report.model import Report, by_step, windows_by_rank, windows_of
+from sp_profiler.report.model import Fleet, Report, by_step, windows_by_rank, windows_of
 from sp_profiler.report.table import MOST_ROWS, Column, Table, listing_table, table_of
 
 
@@ -169,7 +169,7 @@ def tables(report: Report) -> list[Table]:
     made = [
         kinds_table(report),
         _collectives_table(report),
-        *(listing_table(one) for one in view_ranks.listings(report)),
+        *(listing_table(one) for one in (*many_ranks.listings(report), *view_ranks.listings(report))),
         *exposed_tables(report),
         _ranks_table(report),
         _steps_table(report),
@@ -212,7 +212,7 @@ def kinds_table(report: Report) -> Table:
         Column("share", "Share of exposed", "ms", "ms"),
     ]
     items = sorted(by_kind(report).items(), key=lambda item: -item[1].exposed_share_ns)
-    return table_of(
+    table = table_of(
         "kinds",
         "Collectives by kind",
         columns,
@@ -221,11 +221,37 @@ def kinds_table(report: Report) -> Table:
         "Most exposed first. Sums over all ranks and steps.",
         ("count", "dur", "overlapped", "exposed", "share"),
     )
+    return table if report.fleet is None else replace(table, all_at="fleet.kinds in report.json")
 
 
 def _collectives_table(report: Report) -> Table:
     items = sorted(report.collectives, key=lambda c: (-c.exposed_share_ns, c.id))
-    return collectives_table(items, min((c.start_ns for c in report.collectives), default=0))
+    table = collectives_table(items, min((c.start_ns for c in report.collectives), default=0))
+    return table if report.fleet is None else _of_all(table, report.fleet, report)
+
+
+def _of_all(table: Table, fleet: Fleet, report: Report) -> Table:
+    """The table of the listed collectives, where they are not all."""
+    if fleet.collectives == len(report.collectives):
+        return table
+    sums = {
+        place: sum(getattr(one, column.key) for one in fleet.kinds)
+        for place, column in enumerate(table.columns)
+        if place in table.sums
+    }
+    note = (
+        f"The {counted(len(report.collectives), 'most exposed', 'most exposed')} of "
+        f"{counted(fleet.collectives, 'collective')}, most exposed first; start counts from the first of "
+        f"them. All are in {fleet.collectives_at}, a Parquet file for each trace."
+    )
+    return replace(
+        table,
+        title="The most exposed collectives",
+        note=note,
+        total=fleet.collectives,
+        sums=sums,
+        all_at=fleet.collectives_at,
+    )
 
 
 def collectives_table(items: Sequence[CollectiveFigures], origin_ns: int) -> Table:
@@ -346,10 +372,17 @@ def _steps_table(report: Report) -> Table:
     columns = [*_RANK, Column("step", "Step", "int"), *_FIGURES]
     items = (
         sorted(report.steps, key=lambda s: -(s.exposed_ns or 0))
-        if len(report.steps) > MOST_ROWS
+        if len(report.steps) > MOST_ROWS or report.fleet is not None
         else report.steps
     )
-    return table_of("steps", "Steps", columns, items, note="Each step of each rank by itself.", adds=_ADDED)
+    table = table_of("steps", "Steps", columns, items, note="Each step of each rank by itself.", adds=_ADDED)
+    if report.fleet is None or report.fleet.windows == len(report.steps):
+        return table
+    note = (
+        f"The {len(report.steps)} most exposed of {report.fleet.windows}, each step of each rank by itself."
+    )
+    sums = {place: getattr(report.totals, columns[place].key) for place in table.sums}
+    return replace(table, note=note, total=report.fleet.windows, sums=sums, all_at="the traces")
 
 
 def _groups_table(report: Report) -> Table:

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sp_profiler.report.format import counted, rank_list
+from sp_profiler.report.format import counted, rank_list, short_group
 from sp_profiler.report.model import Report, by_step
 from sp_profiler.report.sentences import op_name
 
 _GROUPS = 3  # groups named in a cell
+_LONG = 48  # characters of their names from which they are shortened
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,8 @@ def stragglers(report: Report) -> Listing:
 
 def _groups(cost_by_group_ns: dict[str, int]) -> str:
     names = list(cost_by_group_ns)
+    if len(", ".join(names[:_GROUPS])) > _LONG:
+        names = [short_group(name) for name in names]
     more = f" and {counted(len(names) - _GROUPS, 'more', 'more')}" if len(names) > _GROUPS else ""
     return ", ".join(names[:_GROUPS]) + more
 
