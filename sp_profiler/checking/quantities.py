@@ -97,6 +97,9 @@ def both_shown(one: float, two: float, unit: Unit) -> tuple[str, str]:
     if one == two or first != second:
         return first, second
     base = {"ns": "ns", "bytes": "B", "gbps": "GB/s"}.get(unit)
-    if base is None:
-        return f"{one:.12g}", f"{two:.12g}"
-    return f"{one:.12g} {base}", f"{two:.12g} {base}"
+    ending = "" if base is None else f" {base}"
+    return f"{_exactly(one)}{ending}", f"{_exactly(two)}{ending}"
+
+
+def _exactly(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(value)
