@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from sp_profiler.ledger import LedgerEntry
-from sp_profiler.report import context_compare, figures, memory_compare, quality, view
+from sp_profiler.report import context_compare, figures, memory_compare, quality, rank_figures, view
 from sp_profiler.report.answers import family_answer
 from sp_profiler.report.backward import common_layer, layer_backward
 from sp_profiler.report.compare_table import compare_table, ordered, run_label
@@ -33,6 +33,9 @@ def render(report: Report) -> str:
     if report.totals.comm_ns:
         plots["hidden-under"] = plot(figures.hidden_under(report), QUIET)
         plots["collectives"] = plot(figures.collectives(report), QUIET)
+    spread = rank_figures.rank_spread(report)
+    if spread is not None:
+        plots["rank-spread"] = plot(spread, QUIET)
     if report.timeline is not None:
         plots["timeline"] = plot(figures.timeline(report.timeline), ZOOMABLE)
     tables = view.tables(report)
@@ -59,6 +62,7 @@ def render(report: Report) -> str:
         caption=figures.caption(report.timeline) if report.timeline else "",
         quality=_quality(report),
         settings=settings(report),
+        spread=rank_figures.caption(report),
         evidence=lambda finding: readable("", finding.evidence),
         left_out=[(rank, entry) for rank in report.ranks for entry in rank.left_out],
         ranks_cut=len(report.ranks) - len(figures.drawn_ranks(report)),
