@@ -21,6 +21,7 @@ from sp_profiler.checking.parts import Scope, Within
 from sp_profiler.checking.paths import Path, follow
 from sp_profiler.checking.quantities import both_shown
 from sp_profiler.checking.readings import Reading
+from sp_profiler.checking.reasons import reason_of
 from sp_profiler.checking.regression import no_worse
 from sp_profiler.checking.result import State, Verdict, Where
 from sp_profiler.ledger import SEVERITIES
@@ -235,17 +236,6 @@ def _look_at(where: Where | None) -> str:
 
 def name_of(figure: Figure | Path) -> str:
     return figure.name if isinstance(figure, Figure) else figure.text
-
-
-def reason_of(report: Report, reading: Reading) -> str:
-    """Why it is not known, with what the data-quality ledger says of it."""
-    reason = reading.reason or "nobody could look"
-    at = f" of {reading.where.text}" if reading.where is not None and reading.where.text else ""
-    for word in reading.looked_for:
-        for entry in report.data_quality:
-            if word == entry.code or word in entry.text.replace(" ", "_") or word in entry.text:
-                return visible(f"{reason}{at} (ledger, {entry.code}: {entry.text.rstrip('.')})")
-    return visible(f"{reason}{at}")
 
 
 # --- the ledger and the findings -------------------------------------------------------------------------

@@ -96,7 +96,7 @@ def _unhidden(within: Within | None) -> Cost:
 def _worst(report: Report, chosen: Where | None, cost: Cost) -> Where | None:
     """The rank that costs most and its step that does; only those that the reading is from, if any."""
     several = len({one.device for one in report.ranks}) > 1
-    ranks = [one for one in report.ranks if chosen is None or (one.rank, one.device) == _of(chosen)]
+    ranks = [one for one in report.ranks if chosen is None or _is_of(one, chosen)]
     rank = _largest(ranks, cost)
     if rank is None:
         return chosen
@@ -104,13 +104,15 @@ def _worst(report: Report, chosen: Where | None, cost: Cost) -> Where | None:
     if chosen is not None and chosen.step is not None:
         steps = [one for one in steps if one.step == chosen.step]
     step = _largest(steps, cost)
+    if step is None and chosen is not None and chosen.step is not None:
+        return chosen  # of a fleet not every step is held
     where = place(rank.rank, rank.device, None if step is None else step.step, several=several)
     value = cost(rank if step is None else step)
     return where if value is None else replace(where, text=f"{where.text} ({duration(value)})")
 
 
-def _of(where: Where) -> tuple[int | None, int | None]:
-    return where.rank, where.device
+def _is_of(one: RankFigures, where: Where) -> bool:
+    return one.rank == where.rank and where.device in (None, one.device)
 
 
 def _largest(rows: Sequence[AnyFigures], cost: Cost) -> AnyFigures | None:

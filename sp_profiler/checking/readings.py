@@ -15,6 +15,7 @@ from sp_profiler.checking.result import Where
 from sp_profiler.report.format import counted, rank_list
 from sp_profiler.report.model import Report, windows_by_rank, windows_of
 
+_MEMORY = ("memory-not-followed", "no-memory-events", "memory-not-recorded", "memory")
 _BANDWIDTH = ("cpu-run-no-speed", "bandwidth-unknown", "bandwidth")
 
 
@@ -302,8 +303,8 @@ def memory(report: Report, _: Scope, __: Within | None) -> list[Reading]:
         return [
             Reading(
                 None,
-                reason="memory was not recorded",
-                looked_for=("no-memory-events", "memory-not-recorded", "memory"),
+                reason="the report holds no figures of memory",
+                looked_for=_MEMORY,
             )
         ]
     on_gpu = [one for one in section.ranks if one.device_type != "cpu"]
@@ -338,8 +339,8 @@ def saved(report: Report, _: Scope, __: Within | None) -> list[Reading]:
         return [
             Reading(
                 None,
-                reason="memory was not recorded",
-                looked_for=("no-memory-events", "memory-not-recorded", "memory"),
+                reason="the report holds no figures of memory",
+                looked_for=_MEMORY,
             )
         ]
     made = [_kept(one) for one in chosen]

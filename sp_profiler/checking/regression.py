@@ -14,6 +14,7 @@ from sp_profiler.checking.budgets import NoWorse
 from sp_profiler.checking.figures import Figure
 from sp_profiler.checking.quantities import Unit, both_shown, shown
 from sp_profiler.checking.readings import Reading
+from sp_profiler.checking.reasons import reason_of
 from sp_profiler.checking.result import Verdict
 from sp_profiler.checking.tolerance import Worse, is_regression, worsening
 from sp_profiler.comparing import noise as comparing
@@ -43,7 +44,7 @@ def no_worse(
     """The verdict of one comparison; `here` and `there` are what the figure reads in both."""
     value, base = worst(here, budget.worse), worst(there, budget.worse)
     if value is None or base is None:
-        return _not_compared(budget, here, there, value, base)
+        return _not_compared(budget, (report, here, value), (baseline, there, base))
     unit = budget.figure.unit
     noise = noise_of(report, baseline, budget) if use_noise else None
     is_worse = is_regression(base, value, budget.worse, unit, budget.tolerance, noise)
@@ -97,23 +98,20 @@ def _by_step(report: Report, budget: NoWorse) -> list[float]:
 
 def _not_compared(
     budget: NoWorse,
-    here: Sequence[Reading],
-    there: Sequence[Reading],
-    value: float | None,
-    base: float | None,
+    here: tuple[Report, Sequence[Reading], float | None],
+    there: tuple[Report, Sequence[Reading], float | None],
 ) -> Verdict:
     """A figure that the baseline has and this run lost is unknown; one that nobody asked for is skipped."""
+    value, base = here[2], there[2]
     lost = value is None and base is not None
     state = "unknown" if lost or budget.asked else "skipped"
-    missing = next(
-        (one for one in (here if value is None else there) if one.value is None or one.at_least), None
-    )
-    why = (missing.reason if missing is not None else None) or "nobody could look"
+    report, readings, _ = here if value is None else there
+    missing = next((one for one in readings if one.value is None or one.at_least), Reading(None))
     both = value is None and base is None
     known = (
         "known of neither run" if both else f"unknown in {'this run' if value is None else 'the baseline'}"
     )
-    text = f"{_name(budget)} is {known}: {why}."
+    text = f"{_name(budget)} is {known}: {reason_of(report, missing)}."
     return _verdict(budget, state, visible(text), value, base, None, None)
 
 
