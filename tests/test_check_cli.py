@@ -148,6 +148,31 @@ def test_files_named_together_are_ranks_of_one_run(here: Path) -> None:
     assert "missing: 1" in one.stdout
 
 
+def test_the_report_of_a_run_analysed_rank_by_rank_reads_the_same(here: Path) -> None:
+    """What such a report does not hold, the memory events, is unknown and says how to get it."""
+    run, fleet = DEMO / "tp-async", here / "fleet.json"
+    how = ("--engine", "in-process", "--work", "work", "--format", "json", "-o", fleet)
+    made = cli("analyze", run, *how, cwd=here)
+    assert made.returncode == 0, made.stderr
+    asked = (
+        "--min-wgrad-hidden",
+        "1",
+        "--max-exposed-ms",
+        "0",
+        "--max-skew-ratio",
+        "0",
+        "--max-memory-gib",
+        "1",
+    )
+    both = [json.loads(cli("check", path, *asked, "--json").stdout)["runs"][0] for path in (run, fleet)]
+    values = [{one["budget"]: (one["state"], one["value"]) for one in run["verdicts"]} for run in both]
+    assert values[0].pop("max-memory-gib")[0] == "holds"
+    assert values[1].pop("max-memory-gib") == ("unknown", None)
+    assert values[0] == values[1]
+    (memory,) = [one["text"] for one in both[1]["verdicts"] if one["budget"] == "max-memory-gib"]
+    assert "memory-not-followed" in memory
+
+
 def test_one_unusable_run_keeps_none_back_and_is_told_everywhere(here: Path) -> None:
     good = save(here, make_report(), "good.json")
     bad = here / "bad.json"
