@@ -10,6 +10,7 @@ from sp_profiler import __version__
 from sp_profiler.comparing import figures, gemms, settings, sites, words
 from sp_profiler.comparing.context import context_parallel
 from sp_profiler.comparing.figures import largest_first
+from sp_profiler.comparing.fleet import fleet_kind_changes
 from sp_profiler.comparing.groups import Groups, match_groups
 from sp_profiler.comparing.kinds import kind_changes
 from sp_profiler.comparing.memory import memory
@@ -30,7 +31,11 @@ def compare(base: Report, here: Report) -> Comparison:
     names = settings.labels(base, here)
     groups = match_groups(one, two)
     complete = one.has_all_collectives and two.has_all_collectives
-    kinds, parts = kind_changes(one, two, groups, words.because) if complete else (None, None)
+    kinds, parts = (
+        kind_changes(one, two, groups, words.because)
+        if complete
+        else fleet_kind_changes(one, two, words.because)
+    )
     site_changes, matched = sites.match(one, two, groups) if complete else (None, None)
     found = Comparison(
         tool=Tool("sp-profiler", __version__),

@@ -93,7 +93,7 @@ def _if_all_hidden(base: Side, here: Side) -> Delta:
     values: list[float | None] = []
     samples: list[list[float] | None] = []
     for side in (base, here):
-        ranks = [(rank.step_ns_if_all_hidden, len(side.of_rank(rank)) or 1) for rank in side.report.ranks]
+        ranks = [(rank.step_ns_if_all_hidden, side.windows_of(rank)) for rank in side.report.ranks]
         known = [round(ns / count) for ns, count in ranks if ns is not None]
         values.append(max(known) if known and len(known) == len(ranks) else None)
         steps = [[one.step_ns_if_all_hidden for one in step] for step in side.steps]
@@ -238,11 +238,12 @@ def _rank(
     def one(name: str) -> Delta:
         values: list[float | None] = []
         samples: list[list[float] | None] = []
-        for rank, mine in zip(pair, steps, strict=True):
+        for side, rank, mine in zip((base, here), pair, steps, strict=True):
             whole: Any = None if rank is None else getattr(rank, name)
-            values.append(None if whole is None else round(whole / (len(mine) or 1)))
+            count = 1 if rank is None else side.windows_of(rank)
+            values.append(None if whole is None else round(whole / count))
             each = [getattr(step, name) for step in mine]
-            samples.append(None if None in each else each)
+            samples.append(None if None in each or len(each) < count else each)
         return delta(
             name,
             "",

@@ -54,12 +54,12 @@ def match_groups(base: Side, here: Side) -> Groups:
     only_one = [key for key in one if key not in two]
     only_two = [key for key in two if key not in one]
     # A name whose groups are the same in part, such as dp[0,2] of two halves, is matched whole.
-    shared = {_described(key) for key in only_one} & {_described(key) for key in only_two}
+    shared = {described(key) for key in only_one} & {described(key) for key in only_two}
     for name in sorted(shared):
-        mine, theirs = ([key for key in keys if _described(key) == name] for keys in (one, two))
-        matches = [match for match in matches if _described(match.name) != name]
+        mine, theirs = ([key for key in keys if described(key) == name] for keys in (one, two))
+        matches = [match for match in matches if described(match.name) != name]
         matches.append(Match(name, tuple(mine), tuple(theirs), "name"))
-    left = ([key for key in keys if _described(key) not in shared] for keys in (only_one, only_two))
+    left = ([key for key in keys if described(key) not in shared] for keys in (only_one, only_two))
     return Groups([*matches, *_by_role(base, here, *left)])
 
 
@@ -69,7 +69,7 @@ def _by_role(base: Side, here: Side, one: list[str], two: list[str]) -> list[Mat
     found: list[Match] = []
     for role in sorted(roles[0].keys() & roles[1].keys()):
         mine, theirs = roles[0][role], roles[1][role]
-        if len({_described(key) for key in mine}) == len({_described(key) for key in theirs}) == 1:
+        if len({described(key) for key in mine}) == len({described(key) for key in theirs}) == 1:
             found.append(Match(role, tuple(mine), tuple(theirs), "role"))
     used = {key for match in found for key in match.base}, {key for match in found for key in match.here}
     found += [Match(key, (key,), (), None) for key in one if key not in used[0]]
@@ -98,6 +98,6 @@ def _keys(side: Side) -> list[str]:
     return list(dict.fromkeys([*(group.group for group in side.report.groups), *totals.exposed_by_group_ns]))
 
 
-def _described(key: str) -> str:
+def described(key: str) -> str:
     """`tp[0,1]` -> `tp`."""
     return key.partition("[")[0] or key

@@ -174,7 +174,7 @@ def _incomplete(base: Side, here: Side, names: tuple[str, str]) -> list[str]:
 
 
 def _noise(base: Side, here: Side, names: tuple[str, str]) -> list[str]:
-    few = [name for side, name in zip((base, here), names, strict=True) if len(side.steps) < 2]
+    few = [name for side, name in zip((base, here), names, strict=True) if side.samples_count < 2]
     if not few:
         return []
     what = "has one window of each rank" if len(few) == 1 else "have one window of each rank"

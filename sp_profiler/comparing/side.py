@@ -10,7 +10,7 @@ from typing import TypeVar
 from sp_profiler.analysis.collective_table import Collectives
 from sp_profiler.analysis.results import Figures, RankFigures, StepFigures
 from sp_profiler.comparing.noise import LEAST_NS, SHARE_OF_STEP
-from sp_profiler.report.model import Report, by_step, windows_of
+from sp_profiler.report.model import Report, by_step, windows_by_rank, windows_of
 
 F = TypeVar("F", bound=Figures)
 Get = Callable[[Figures], float | None]
@@ -33,6 +33,12 @@ class Side:
         if len(self.report.steps) != self.windows:
             return []
         return [steps[number] for number in sorted(steps)]
+
+    @cached_property
+    def samples_count(self) -> int:
+        """How many steps there are whose figures are told one by one."""
+        fleet = self.report.fleet
+        return len(fleet.steps) if fleet is not None and not self.steps else len(self.steps)
 
     @cached_property
     def ordinal_of(self) -> dict[int, int]:
@@ -63,7 +69,15 @@ class Side:
         return None if value is None else round(value / self.windows)
 
     def samples(self, get: Get) -> list[float] | None:
-        """The figure of each step, its mean over ranks; None where a step does not know it."""
+        """The figure of each step, its mean over ranks; None where a step does not know it.
+
+        A run too large to list all its steps has sums of some figures over the ranks of each.
+        """
+        if self.report.fleet is not None and not self.steps:
+            try:
+                return [get(one) / one.windows for one in self.report.fleet.steps]  # type: ignore[arg-type]
+            except AttributeError:  # not among those figures
+                return None
         found: list[float] = []
         for step in self.steps:
             values = [get(one) for one in step]
@@ -87,6 +101,14 @@ class Side:
     def of_rank(self, rank: RankFigures) -> list[StepFigures]:
         """The steps of one rank and device, in order."""
         return self._by_rank.get((rank.rank, rank.device), [])
+
+    def windows_of(self, rank: RankFigures) -> int:
+        """How many windows a rank and device has; at least 1."""
+        return self._windows_by_rank.get((rank.rank, rank.device), 1)
+
+    @cached_property
+    def _windows_by_rank(self) -> dict[tuple[int | None, int], int]:
+        return dict(windows_by_rank(self.report))
 
     @cached_property
     def _by_rank(self) -> dict[tuple[int | None, int], list[StepFigures]]:
