@@ -100,7 +100,7 @@ def _gathered(
         steps=[row.figures for row in merged.steps],
         numbers=merged.numbers,
         windows=merged.windows or 1,
-        collectives=_numbered(merged.collectives, first_ids),
+        collectives=_numbered(_listed(merged), first_ids),
         kinds=replace(kinds, rows=_numbered(kinds.rows, first_ids)),
         first_ids=first_ids,
         groups=groups.figures,
@@ -117,6 +117,12 @@ def _gathered(
             steps=list(merged.step_sums),
         ),
     )
+
+
+def _listed(merged: RankReport) -> list[CollectiveFigures]:
+    """The collectives of the report: the most exposed, and those that findings may name."""
+    rows = {one.id: one for one in (*merged.kinds.rows, *merged.collectives)}
+    return [rows[number] for number in sorted(rows)]
 
 
 def _numbered(rows: Sequence[CollectiveFigures], first_ids: Sequence[int]) -> Collectives:
@@ -215,11 +221,11 @@ def _bounds_told(
 ) -> list[LedgerEntry]:
     """What the report leaves out, and where it is."""
     told: list[tuple[str, str, int]] = []
-    listed, windows = len(merged.collectives), len(merged.steps)
+    listed, windows = len(_listed(merged)), len(merged.steps)
     if listed < collectives:
         text = (
-            f"collectives lists the {listed} most exposed of {collectives}; all of them are in every sum, "
-            f"and in {collectives_at}, a Parquet file for each trace"
+            f"collectives lists {listed} of {collectives}: the most exposed, and those that findings name; "
+            f"all are in every sum, and in {collectives_at}, a Parquet file for each trace"
         )
         told.append(("collectives-on-disk", text, collectives - listed))
     if windows < merged.windows:

@@ -240,8 +240,8 @@ def _of_all(table: Table, fleet: Fleet, report: Report) -> Table:
         if place in table.sums
     }
     note = (
-        f"The {counted(len(report.collectives), 'most exposed', 'most exposed')} of "
-        f"{counted(fleet.collectives, 'collective')}, most exposed first; start counts from the first of "
+        f"{counted(len(report.collectives), 'collective')} of {counted(fleet.collectives, 'collective')}, "
+        "the most exposed and those that findings name; most exposed first, start counts from the first of "
         f"them. All are in {fleet.collectives_at}, a Parquet file for each trace."
     )
     return replace(
