@@ -11,10 +11,13 @@ from report_helpers import MS, make_report
 
 import sp_profiler
 from sp_profiler.analysis.collective_table import Collectives
+from sp_profiler.analysis.memory.blocks import FREED_UNSEEN
+from sp_profiler.analysis.memory.results import BorderFigures, Memory, MemoryFigures
 from sp_profiler.comparing.compare import compare, deltas
-from sp_profiler.comparing.model import Comparison
+from sp_profiler.comparing.model import Comparison, Delta
 from sp_profiler.comparing.words import SAME
 from sp_profiler.ledger import LedgerEntry
+from sp_profiler.report.memory import assemble
 from sp_profiler.report.model import Coverage, Finding, Report, Window
 
 
@@ -286,3 +289,77 @@ def test_ledger_differences_are_no_difference_of_the_run() -> None:
     base = make_report()
     here = replace(base, data_quality=[*base.data_quality, LedgerEntry("x", "note", "told")])
     assert compare(base, here).summary == [SAME]
+
+
+def memory_of(device: str, peak: int, unseen: int = 0, kept: int = 4 << 20) -> Memory:
+    """The memory of one rank: a peak of activations, of which some bytes were free, and what is kept."""
+    border = BorderFigures(0, 5, kept, 1, {"layers.0": kept}, {"0": kept}, {"activation": kept}, {"mm": kept})
+    figures = MemoryFigures(
+        "events",
+        0,
+        device,
+        None if device == "cpu" else 0,
+        "a.json",
+        9,
+        peak,
+        7,
+        peak_by_category={"activation": peak - unseen, "unknown": unseen},
+        peak_by_operator={FREED_UNSEEN: unseen, "mm": peak - unseen},
+        across_border_bytes=kept,
+        borders=[border],
+    )
+    made = assemble([figures])
+    assert made is not None
+    return made
+
+
+def sized(found: Comparison, figure: str) -> Delta:
+    (one,) = (one for one in found.memory if one.figure == figure)
+    return one
+
+
+def test_memory_of_a_gpu_is_counted() -> None:
+    base = replace(make_report(), memory=memory_of("cuda", 64 << 20))
+    here = replace(make_report(), memory=memory_of("cuda", 62 << 20, kept=3 << 20))
+    found = compare(base, here)
+    peak, kept = sized(found, "memory.peak_bytes"), sized(found, "memory.across_border_bytes")
+    assert (peak.difference, peak.noise, peak.noise_from, peak.verdict) == (
+        -(2 << 20),
+        None,
+        "counted",
+        "changed",
+    )
+    assert (kept.difference, kept.verdict) == (-(1 << 20), "changed")
+    told = "1.00 MiB less stays alive from forward to backward (4.00 MiB → 3.00 MiB"
+    assert f"{told}: 1.00 MiB less of activations); memory peaks 2.00 MiB lower (64.0 MiB → 62.0 MiB)." in found.summary
+    tiny = replace(make_report(), memory=memory_of("cuda", (64 << 20) + 1024))
+    assert sized(compare(base, tiny), "memory.peak_bytes").verdict == "within-noise"
+
+
+def test_the_peak_of_a_cpu_trace_is_no_sign_of_a_change() -> None:
+    base = replace(make_report(device="cpu"), memory=memory_of("cpu", 24 << 20, unseen=2 << 20))
+    same = replace(make_report(device="cpu"), memory=memory_of("cpu", 22 << 20))
+    assert sized(compare(base, same), "memory.peak_bytes").verdict == "equal"  # without what was free
+    here = replace(make_report(device="cpu"), memory=memory_of("cpu", 20 << 20))
+    found = compare(base, here)
+    assert sized(found, "memory.peak_bytes").verdict == "noise-unknown"
+    assert found.is_different is False
+
+
+def test_memory_that_one_run_did_not_record_is_not_compared() -> None:
+    found = compare(make_report(), replace(make_report(), memory=memory_of("cuda", 64 << 20)))
+    peak = sized(found, "memory.peak_bytes")
+    assert (peak.base, peak.difference, peak.verdict) == (None, None, "unknown")
+    assert any("no record of memory" in note for note in found.notes)
+
+
+def test_computation_that_takes_longer_is_told_of_gpus_with_its_gemms(tmp_path: Path) -> None:
+    base = drawn_report(tmp_path / "a", [Drawn(collectives=((400, 50, 1024, "tp"),))] * 2)
+    here = drawn_report(tmp_path / "b", [Drawn(collectives=((400, 50, 1024, "tp"),), slower=200)] * 2)
+    found = compare(base, here)
+    compute = total(found, "compute_ns")
+    assert (compute.difference, compute.verdict) == (200 * US, "changed")
+    assert any(
+        said.startswith("Computation rose 200.0 µs per step (100.0 µs → 300.0 µs)") for said in found.summary
+    )
+    assert any(said.startswith("Idle time fell 200.0 µs") for said in found.summary)

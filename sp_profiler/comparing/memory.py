@@ -120,7 +120,7 @@ def _peaks(memory: Memory | None) -> dict[str, int] | None:
     if memory is None:
         return None
     known = [(one, peak_of(one)) for one in memory.ranks]
-    return {_device(one): peak for one, peak in known if peak is not None}
+    return {_device(one): peak for one, peak in known if peak is not None} or None
 
 
 def _device(one: MemoryFigures) -> str:
