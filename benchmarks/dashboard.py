@@ -53,12 +53,13 @@ WATCH = """
     },
   };
   window.seen = {};
-  const note = (name) => setTimeout(() => (window.seen[name] = performance.now()));
+  const channel = new MessageChannel(); // answers come after the frame, and wait for no other timer
+  channel.port1.onmessage = ({ data }) => (window.seen[data] = performance.now());
   const look = () => {
     for (const name of Object.keys(wanted)) {
       if (!wanted[name]()) continue;
       delete wanted[name];
-      requestAnimationFrame(() => note(name));
+      channel.port2.postMessage(name);
     }
     if (Object.keys(wanted).length) requestAnimationFrame(look);
   };

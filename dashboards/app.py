@@ -13,10 +13,11 @@ import dash_mantine_components as dmc
 from dash import ALL, ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from dashboards import downloads, parts, scripts, uploads
-from dashboards.state import VIEWS, state_of
+from dashboards.state import VIEWS, link, parse, state_of
 from dashboards.state import State as Shown
 from dashboards.store import Failed, Opened, Reading, RunRef, Store
 from sp_profiler import __version__
+from sp_profiler.report import quality
 from sp_profiler.report.format import counted, visible
 from sp_profiler.report.html import chips
 
@@ -188,17 +189,18 @@ def _page(app: Dash, store: Store, settings: Settings, views: dict[str, ModuleTy
     )
     def _show(search: str | None, scheme: str | None, _: int | None, shown: Any) -> tuple[Any, ...]:
         state = state_of(search, scheme)
+        asked = parse(search)
         ref = store.ref(state.run)
         if ref is None:
-            return _which(store, None, None), None, _no_run(store, state, settings), None, None
+            return _which(store, None, None, asked), None, _no_run(store, state, settings), None, None
         is_poll = ctx.triggered_id == "poll"
         found = store.ask(ref, wait_s=0 if is_poll else _PATIENCE_S)
         if isinstance(found, Reading):
-            which = no_update if is_poll else _which(store, ref, None)
+            which = no_update if is_poll else _which(store, ref, None, asked)
             return which, None, _reading(ref, found), time.monotonic(), None
         if isinstance(found, Failed):
             failed = parts.notice(f"{visible(ref.name)} cannot be shown", visible(found.text), kind="bad")
-            return _which(store, ref, None), None, failed, None, None
+            return _which(store, ref, None, asked), None, failed, None, None
         view = views[state.view]
         key = repr((state.view, ref.id, id(found), state.theme, getattr(view, "key", _no_key)(found, state)))
         if key == shown:
@@ -213,7 +215,7 @@ def _page(app: Dash, store: Store, settings: Settings, views: dict[str, ModuleTy
             content = parts.notice("This view failed", told, kind="bad")
         shown_as = parts.attrs({"data-view": state.view, "data-run": ref.id, "data-theme": state.theme or ""})
         return (
-            _which(store, ref, found),
+            _which(store, ref, found, asked),
             downloads.menu(found, settings.perfetto),
             html.Div(content, **shown_as),
             None,
@@ -225,8 +227,8 @@ def _no_key(opened: Opened, state: Shown) -> Any:
     return None
 
 
-def _which(store: Store, ref: RunRef | None, opened: Opened | None) -> list[Any]:
-    """Which run is shown, and which others there are."""
+def _which(store: Store, ref: RunRef | None, opened: Opened | None, state: Shown) -> list[Any]:
+    """Which run is shown, which others there are, and how good its data is."""
     runs = store.runs()
     if not runs:
         return []
@@ -241,7 +243,22 @@ def _which(store: Store, ref: RunRef | None, opened: Opened | None) -> list[Any]
         **parts.attrs({"aria-label": "Run"}),
     )
     told = [] if opened is None else [html.Li(visible(one)) for one in chips(opened.report)]
-    return [select, html.Ul(told, className="chips", **parts.attrs({"aria-label": "About the run"}))]
+    about = html.Ul(told, className="chips", **parts.attrs({"aria-label": "About the run"}))
+    return [select, about, None if opened is None else _quality(opened, state)]
+
+
+def _quality(opened: Opened, state: Shown) -> dcc.Link | None:
+    """What the ledger holds, in every view; the whole of it is on the overview."""
+    entries = quality.shown(opened.report.data_quality)
+    if not entries:
+        return None
+    there = link(state, view="overview", t=None, pick=None)
+    return dcc.Link(
+        f"Data quality: {quality.totals(entries)}",
+        href=there,
+        className=f"quality {entries[0].severity}",
+        title="what was repaired, dropped or assumed, and why some figures are null",
+    )
 
 
 def _loading(text: str) -> html.Section:

@@ -19,6 +19,7 @@ from dashboards import server
 from dashboards.app import Settings, create_app
 from dashboards.state import VIEWS
 from dashboards.store import Opened, Store
+from sp_profiler.report.quality import shown, totals
 from sp_profiler.report.tables import csv_text, to_polars
 from sp_profiler.trace.find import find_runs
 from sp_profiler.trace.write import TraceWriter
@@ -71,6 +72,7 @@ def settle(page: Page, view: str) -> None:  # noqa: F811
     page.wait_for(f"document.querySelector('#content [data-view={view}]')", 150)
     graphs = "document.querySelectorAll('#content .js-plotly-plot, #content .dash-graph')"
     page.wait_for(f"[...{graphs}].every(one => one.querySelector('.main-svg'))", 150)
+    page.wait_for("!document.querySelector('#overview-rest:empty')", 60)  # what comes after the first view
 
 
 def text_of(page: Page, selector: str = "#content") -> str:  # noqa: F811
@@ -93,7 +95,19 @@ def test_every_view_of_the_demo(page: Page, demo: tuple[str, Store]) -> None:  #
         assert not page.run("document.documentElement.scrollWidth > innerWidth"), view
         told = text_of(page)
         assert "failed" not in told
+        assert text_of(page, "header a.quality") == f"Data quality: {totals(shown(run.report.data_quality))}"
         assert ("No context parallelism" in told) == (view == "ring")
+
+
+def test_the_ledger_of_every_view_leads_to_its_list(page: Page, demo: tuple[str, Store]) -> None:  # noqa: F811
+    url, store = demo
+    show(page, url, "timeline", run=opened(store, "tp-async").ref.id, t="250000000-290000000")
+    page.run("document.querySelector('header a.quality').click()")
+    settle(page, "overview")
+    place = "document.getElementById('data-quality').getBoundingClientRect()"
+    page.wait_for(f"{place}.top > 0 && {place}.top < innerHeight", 30)
+    assert "legal" in text_of(page, "#data-quality")
+    assert page.problems == []
 
 
 def test_figures_on_the_page_are_the_reports_fields(page: Page, demo: tuple[str, Store]) -> None:  # noqa: F811

@@ -52,8 +52,8 @@
     return written(params);
   }
 
-  /* A zoom of the timeline: `axis` has where its zero lies and the whole span, in ns. */
-  function zoom(relayout, axis, search) {
+  /* A zoom of the timeline: `axis` has where its zero lies and the whole span, in ns; none on leaving it. */
+  function zoom(relayout, [axis], search) {
     if (!relayout || !axis) return dash_clientside.no_update;
     const params = new URLSearchParams(search);
     let from = relayout["xaxis.range[0]"], to = relayout["xaxis.range[1]"];
@@ -84,7 +84,7 @@
   }
 
   /* A click on the timeline picks a collective, or goes closer to a stretch of bins. */
-  function pick(click, axis, search) {
+  function pick(click, [axis], search) {
     if (!click || !click.points || !click.points.length || !axis) return dash_clientside.no_update;
     const params = new URLSearchParams(search);
     const point = click.points[0];
@@ -102,7 +102,7 @@
   }
 
   /* Buttons of the timeline: {move: in | out | left | right | step | whole}. */
-  function move(clicks, axis, search) {
+  function move(clicks, [axis], search) {
     const changed = dash_clientside.callback_context.triggered[0];
     if (!changed || !changed.value || !axis) return dash_clientside.no_update;
     return moved(JSON.parse(changed.prop_id.slice(0, changed.prop_id.lastIndexOf("."))).move, axis, search);
@@ -239,6 +239,19 @@
       const scale = format === "png" ? 2 : 1;
       await window.Plotly.downloadImage(plot, { format, width, height, scale, filename: `${view}-${name}` });
     }
+  });
+
+  /* --- the ledger, named in every view, stands on the overview ---------------------------------------- */
+
+  document.addEventListener("click", (event) => {
+    if (!(event.target instanceof Element && event.target.closest("a.quality"))) return;
+    const until = performance.now() + 10000;
+    const reveal = () => {
+      const ledger = document.getElementById("data-quality");
+      if (ledger) ledger.scrollIntoView({ block: "center" });
+      else if (performance.now() < until) requestAnimationFrame(reveal);
+    };
+    requestAnimationFrame(reveal);
   });
 
   /* --- keys ------------------------------------------------------------------------------------------ */

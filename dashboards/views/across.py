@@ -9,7 +9,7 @@ from dash import ClientsideFunction, Dash, Input, Output, State, html
 from dashboards import downloads, parts
 from dashboards.state import State as Shown
 from dashboards.store import Opened, Store
-from sp_profiler.report import across_figures, view_ranks
+from sp_profiler.report import across_figures, many_ranks, view_ranks
 from sp_profiler.report.format import counted
 from sp_profiler.report.page_parts import QUIET, ZOOMABLE, plot
 from sp_profiler.report.table import listing_table
@@ -17,7 +17,8 @@ from sp_profiler.report.table import listing_table
 
 def layout(store: Store, opened: Opened, state: Shown) -> list[Any]:
     report, theme = opened.report, state.theme or "light"
-    tables = [listing_table(one) for one in view_ranks.listings(report)]
+    listed = (*many_ranks.listings(report), *view_ranks.listings(report))
+    tables = [listing_table(one) for one in listed]
     panels = _panels(opened, theme)
     if not panels and not tables:
         told = "One rank alone has nobody to wait for: name the folder with the traces of all ranks."
@@ -44,6 +45,8 @@ def _panels(opened: Opened, theme: str) -> list[Any]:
     if found is not None:
         text = "how long each rank waited for the last one; click a cell to see it in the timeline"
         text += f"; {counted(found.left_out, 'call')} with less waiting left out" if found.left_out else ""
+        less = counted(found.ranks_left_out, "rank")
+        text += f"; {less} that wait less in these left out" if found.ranks_left_out else ""
         graph = parts.graph("waits", plot(across_figures.wait_map(found), ZOOMABLE), theme, label="Waiting")
         made.append(parts.panel("Waiting, rank by collective", text, graph, width="wide"))
     lost = across_figures.lost_to(report)

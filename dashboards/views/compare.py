@@ -25,6 +25,8 @@ from sp_profiler.report.lane_figures import DrawnRank, is_binned, lane_figure
 from sp_profiler.report.page_parts import QUIET, ZOOMABLE, plot
 from sp_profiler.report.table import listing_table
 
+_AXIS = {"axis": "compare"}  # see `timeline.AXIS`
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -147,7 +149,7 @@ def _timelines(store: Store, pair: Pair, state: Shown) -> list[Any]:
         html.Div(graph, className="plot", role="img", **parts.attrs({"aria-label": "both timelines"})),
         html.P(told, id="both-told", className="note"), tools=timeline.buttons("compare", moves),
     )  # fmt: skip
-    return [main, dcc.Store(id="both-axis", data=axis)]
+    return [main, dcc.Store(id=_AXIS, data=axis)]
 
 
 def draw(store: Store, pair: Pair, state: Shown) -> tuple[dict[str, Any], dict[str, Any], str] | None:
@@ -178,7 +180,7 @@ def draw(store: Store, pair: Pair, state: Shown) -> tuple[dict[str, Any], dict[s
 
 def register(app: Dash, store: Store) -> None:
     search = Output("url", "search", allow_duplicate=True)
-    place = State("both-axis", "data"), State("url", "search")
+    place = State({"axis": ALL}, "data"), State("url", "search")
     zoom, move = ClientsideFunction("sp", "zoom"), ClientsideFunction("sp", "move")
     app.clientside_callback(zoom, search, Input("both", "relayoutData"), *place, prevent_initial_call=True)
     app.clientside_callback(
@@ -189,7 +191,7 @@ def register(app: Dash, store: Store) -> None:
         Output("both", "figure"),
         Output("both-legend", "children"),
         Output("both-told", "children"),
-        Output("both-axis", "data"),
+        Output(_AXIS, "data"),
         Input("url", "search"),
         State("scheme", "data"),
         prevent_initial_call=True,

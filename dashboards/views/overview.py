@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from dash import dcc, html
+from dash import Dash, Input, Output, State, dcc, html, no_update
 
-from dashboards import parts
-from dashboards.state import State, link
+from dashboards import evidence, parts
+from dashboards.state import State as Shown
+from dashboards.state import link, parse
 from dashboards.store import Opened, Store
 from sp_profiler.report import figures, view
 from sp_profiler.report.cause_figures import step_by_cause
@@ -22,7 +23,7 @@ from sp_profiler.report.why import CauseRow, cause_rows
 _SENTENCES = 4  # of a report's that are shown at once
 
 
-def layout(store: Store, opened: Opened, state: State) -> list[Any]:
+def layout(store: Store, opened: Opened, state: Shown) -> list[Any]:
     report, theme = opened.report, state.theme or "light"
     quality = parts.ledger(report.data_quality)
     left = [*_why(report, state), *([quality] if quality is not None else [])]
@@ -33,10 +34,27 @@ def layout(store: Store, opened: Opened, state: State) -> list[Any]:
         parts.cards(view.cards(report)),
         html.Div(_times(opened, theme), className="grid times"),
     ]
-    figures_panel = parts.panel(
-        "All figures", view.per_text(report), parts.figures_list(view.more_figures(report))
-    )
-    return [*shown, html.Div(columns, className="columns"), figures_panel, _about(report)]
+    return [*shown, html.Div(columns, className="columns"), html.Div(id=_REST)]
+
+
+_REST = "overview-rest"
+
+
+def register(app: Dash, store: Store) -> None:
+    @app.callback(Output(_REST, "children"), Input(_REST, "id"), State("url", "search"))
+    def _below(_: str, search: str | None) -> Any:
+        """What stands below the findings comes after them: the first view does not wait for it."""
+        state = parse(search)
+        ref = store.ref(state.run)
+        found = None if ref is None else store.ask(ref, wait_s=0)
+        return rest(found) if isinstance(found, Opened) else no_update
+
+
+def rest(opened: Opened) -> list[Any]:
+    """Further figures, and what is known about the run."""
+    report = opened.report
+    more = parts.figures_list(view.more_figures(report))
+    return [parts.panel("All figures", view.per_text(report), more), _about(report)]
 
 
 def _if_rest(report: Report) -> html.Div:
@@ -81,7 +99,7 @@ def _bars(report: Report, theme: str) -> list[Any]:
     return made
 
 
-def _why(report: Report, state: State) -> list[Any]:
+def _why(report: Report, state: Shown) -> list[Any]:
     rows = cause_rows(report)
     if not rows:
         return []
@@ -92,7 +110,7 @@ def _why(report: Report, state: State) -> list[Any]:
     ]
 
 
-def _cause(row: CauseRow, state: State) -> html.Li:
+def _cause(row: CauseRow, state: Shown) -> html.Li:
     name = dcc.Link(row.name, href=link(state, view="overlap", cause=row.key), title="these collectives")
     value = html.Span(
         row.text, className="num", **parts.attrs({"data-figure": row.path, "data-value": row.raw})
@@ -107,7 +125,7 @@ def _cause(row: CauseRow, state: State) -> html.Li:
     )
 
 
-def _findings(report: Report, state: State) -> list[Any]:
+def _findings(report: Report, state: Shown) -> list[Any]:
     if not report.findings:
         return []
     count = counted(len(report.findings), "finding")
@@ -115,39 +133,17 @@ def _findings(report: Report, state: State) -> list[Any]:
     return [parts.panel("Findings", count, items, width="wide")]
 
 
-def _finding(finding: Finding, state: State) -> html.Li:
-    evidence = "\n".join(f"{visible(key)}: {visible(item)}" for key, item in finding.evidence.items())
+def _finding(finding: Finding, state: Shown) -> html.Li:
+    facts = "\n".join(f"{visible(key)}: {visible(item)}" for key, item in finding.evidence.items())
     made: list[Any] = [parts.tag(finding.severity), visible(finding.text), _links(finding, state)]
     if finding.advice:
         made.append(html.Span([html.B("What to do: "), visible(finding.advice)], className="todo"))
-    made.append(html.Details([html.Summary("Evidence"), html.Pre(evidence)]))
+    made.append(html.Details([html.Summary("Evidence"), html.Pre(facts)]))
     return html.Li(made)
 
 
-_CAUSE_OF = {
-    "peer-skew": "peer-skew",
-    "synchronous-with-partner": "synchronous",
-    "synchronous-without-partner": "synchronous",
-    "partner-too-short": "partner-too-short",
-    "late-partner": "late-partner",
-    "queued": "queued",
-    "no-partner": "no-partner",
-    "exposed-for-unknown-cause": "unknown",
-}
-
-
-def _links(finding: Finding, state: State) -> html.Span | None:
-    """Where the evidence of a finding can be looked at."""
-    made: list[Any] = []
-    evidence = finding.evidence
-    if finding.code in _CAUSE_OF:
-        made.append(dcc.Link("collectives", href=link(state, view="overlap", cause=_CAUSE_OF[finding.code])))
-    elif finding.code.startswith(("memory", "saved", "kept", "gather", "recompute")) or "bytes" in str(
-        evidence.keys()
-    ):
-        made.append(dcc.Link("memory", href=link(state, view="memory")))
-    elif "straggler" in finding.code or "skew" in finding.code or "rank" in evidence:
-        made.append(dcc.Link("ranks", href=link(state, view="across")))
+def _links(finding: Finding, state: Shown) -> html.Span | None:
+    made = evidence.links(finding, state)
     return html.Span(made, className="links") if made else None
 
 

@@ -31,6 +31,10 @@ _MOST_LISTED = 14
 _AROUND, _AROUND_NS = 8, 200_000  # what is shown on either side of a picked collective: times its length
 
 
+AXIS = {"axis": "timeline"}
+"""Where the axis lies, for the page's script; it asks for any: on the way to another view there is none."""
+
+
 @dataclass(frozen=True)
 class Window:
     """What is in view of the first rank, in ns of its clock; `zero_ns` is the axis' zero."""
@@ -65,7 +69,7 @@ def layout(store: Store, opened: Opened, state: Shown) -> list[Any]:
         html.P(told, id="timeline-told", className="note"), tools=buttons("timeline", MOVES),
     )  # fmt: skip
     under = html.Div(_under(store, opened, state), id="pick", className="split")
-    return [_bar(opened, state, first), main, under, dcc.Store(id="axis", data=axis)]
+    return [_bar(opened, state, first), main, under, dcc.Store(id=AXIS, data=axis)]
 
 
 def _under(store: Store, opened: Opened, state: Shown) -> list[Any]:
@@ -265,7 +269,7 @@ def register(app: Dash, store: Store) -> None:
         return ClientsideFunction("sp", name)
 
     search = Output("url", "search", allow_duplicate=True)
-    place = State("axis", "data"), State("url", "search")
+    place = State({"axis": ALL}, "data"), State("url", "search")
     once = {"prevent_initial_call": True}
     app.clientside_callback(here("zoom"), search, Input("timeline", "relayoutData"), *place, **once)
     app.clientside_callback(here("pick"), search, Input("timeline", "clickData"), *place, **once)
@@ -280,7 +284,7 @@ def register(app: Dash, store: Store) -> None:
         Output("timeline", "figure"),
         Output("timeline-legend", "children"),
         Output("timeline-told", "children"),
-        Output("axis", "data"),
+        Output(AXIS, "data"),
         Output("pick", "children"),
         Input("url", "search"),
         State("scheme", "data"),
