@@ -189,13 +189,16 @@ def test_one_unusable_run_keeps_none_back_and_is_told_everywhere(here: Path) -> 
 
 
 def test_a_single_unusable_run_still_gets_its_files(here: Path) -> None:
-    result = cli("check", "nothing.json", "--no-loss", "--junit", "j.xml")
-    assert result.returncode == 3
     bad = here / "bad.json"
     bad.write_text('{"schema": "sp-profile/report"}')
-    result = cli("check", bad, "--no-loss", "--junit", "j.xml")
-    assert result.returncode == 3
-    assert Xml.parse(here / "j.xml").getroot().attrib["errors"] == "1"
+    for path, word in (("nothing.json", "does not exist"), ("bad.json", "schema version")):
+        result = cli("check", path, "--no-loss", "--junit", "j.xml", "--force")
+        assert result.returncode == 3
+        assert len(result.stderr.strip().splitlines()) == 1
+        root = Xml.parse(here / "j.xml").getroot()
+        assert root.attrib["errors"] == "1"
+        (error,) = root.iter("error")
+        assert word in error.attrib["message"]
 
 
 def test_files_are_overwritten_only_when_forced(here: Path) -> None:

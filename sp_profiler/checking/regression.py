@@ -15,7 +15,7 @@ from sp_profiler.checking.figures import Figure
 from sp_profiler.checking.quantities import Unit, both_shown, shown
 from sp_profiler.checking.readings import Reading
 from sp_profiler.checking.reasons import reason_of
-from sp_profiler.checking.result import Verdict
+from sp_profiler.checking.result import State, Verdict
 from sp_profiler.checking.tolerance import Worse, is_regression, worsening
 from sp_profiler.comparing import noise as comparing
 from sp_profiler.report.format import percent, visible
@@ -104,7 +104,7 @@ def _not_compared(
     """A figure that the baseline has and this run lost is unknown; one that nobody asked for is skipped."""
     value, base = here[2], there[2]
     lost = value is None and base is not None
-    state = "unknown" if lost or budget.asked else "skipped"
+    state: State = "unknown" if lost or budget.asked else "skipped"
     report, readings, _ = here if value is None else there
     missing = next((one for one in readings if one.value is None or one.at_least), Reading(None))
     both = value is None and base is None
@@ -153,7 +153,7 @@ def _name(budget: NoWorse) -> str:
 
 def _verdict(
     budget: NoWorse,
-    state: str,
+    state: State,
     text: str,
     value: float | None,
     base: float | None,
@@ -164,7 +164,7 @@ def _verdict(
         budget=budget.name,
         figure=budget.figure.name if isinstance(budget.figure, Figure) else budget.figure.text,
         bound="no-worse",
-        state=state,  # type: ignore[arg-type]
+        state=state,
         fails=False,
         value=value,
         limit=limit,

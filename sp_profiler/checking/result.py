@@ -11,6 +11,7 @@ SCHEMA = "sp-profile/check"
 SCHEMA_VERSION = 1
 
 State = Literal["holds", "broken", "unknown", "skipped"]
+VerdictUnit = Literal["ns", "bytes", "ratio", "gbps", "count", "text"]
 Bound = Literal["max", "min", "equals", "no-worse", "none-of"]
 
 
@@ -41,8 +42,8 @@ class Verdict:
     fails: bool
     value: float | int | str | bool | None
     limit: float | int | str | bool | None  # of no-worse: the worst value that is still allowed
-    unit: str  # ns | bytes | ratio | gbps | count | text
-    scope: str  # total | rank | step
+    unit: VerdictUnit
+    scope: Literal["total", "rank", "step"]
     text: str  # one sentence
     where: Where | None = None
     baseline: float | int | None = None  # the other run's value

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from sp_profiler.checking.quantities import shown
-from sp_profiler.checking.result import Check, RunCheck, Verdict, count
+from sp_profiler.checking.result import Check, RunCheck, State, Verdict, count
 from sp_profiler.report.format import counted, listed
 
 HEADER = ("Budget", "Verdict", "Value", "Limit")
+_OTHER_STATES: tuple[State, ...] = ("broken", "unknown", "skipped")
 WORDS = {"holds": "holds", "broken": "BROKEN", "unknown": "UNKNOWN", "skipped": "skipped"}
 
 
@@ -20,12 +21,11 @@ def row(verdict: Verdict) -> list[str]:
 def _amount(value: object, verdict: Verdict) -> str:
     if value is None:
         return "–"
-    if isinstance(value, (str, bool)):
-        return str(value).lower() if isinstance(value, bool) else value
+    if isinstance(value, bool):
+        return str(value).lower()
     if verdict.unit == "text" or not isinstance(value, (int, float)):
         return f"{value}"
-    unit = verdict.unit
-    return shown(value, unit) if unit in ("ns", "bytes", "ratio", "gbps", "count") else f"{value}"  # type: ignore[arg-type]
+    return shown(value, verdict.unit)
 
 
 def _limit(verdict: Verdict) -> str:
@@ -40,15 +40,11 @@ def _limit(verdict: Verdict) -> str:
 
 
 def headline(run: RunCheck) -> str:
-    """`2 of 5 budgets broken, 1 unknown.`; what could not be read says why."""
+    """`3 of 5 budgets hold, 1 broken and 1 unknown`; of what could not be read, why."""
     if run.error is not None:
         return f"cannot be used: {run.error}"
     whole = len(run.verdicts)
-    parts = [
-        f"{number} {word}"
-        for state, word in (("broken", "broken"), ("unknown", "unknown"), ("skipped", "skipped"))
-        if (number := count(run, state))  # type: ignore[arg-type]
-    ]
+    parts = [f"{number} {state}" for state in _OTHER_STATES if (number := count(run, state))]
     budgets = counted(whole, "budget")
     if not parts:
         return f"{'the budget holds' if whole == 1 else f'all {budgets} hold'}"

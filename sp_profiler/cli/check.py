@@ -74,7 +74,8 @@ def run(args: argparse.Namespace) -> int:
     file = _config(args, found_config)
     budgets = budgets_of(joined(file, options(args)))
     baseline = None if budgets.baseline is None else _baseline(budgets, args)
-    sources = list(_sources(args))
+    wants_files = bool(places) or args.github_summary
+    sources = _found(args, or_raise=not wants_files)
     runs: list[RunCheck] = []
     code = EXIT_OK
     for source in sources:
@@ -83,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
             report = source.read()
             runs.append(check_run(report, budgets, baseline, seconds=time.perf_counter() - began))
         except SpProfilerError as error:
-            if len(sources) == 1 and not places and not args.github_summary:
+            if len(sources) == 1 and not wants_files:
                 raise
             print(f"sp-profile check: {visible(f'{source.name}: {error}')}", file=sys.stderr)
             runs.append(unusable(source.name, source.path, str(error)))
@@ -133,6 +134,21 @@ class _Source:
     name: str
     path: str
     read: Callable[[], Report]
+
+
+def _found(args: argparse.Namespace, *, or_raise: bool) -> list[_Source]:
+    """The runs in the paths. Where none can be told: an error, or one that cannot be read, to be reported."""
+    try:
+        return list(_sources(args))
+    except InputError as error:
+        if or_raise:
+            raise
+        told = error  # `error` is gone when it is read
+
+        def read() -> Report:
+            raise told
+
+        return [_Source(" ".join(args.paths), args.paths[0], read)]
 
 
 def _sources(args: argparse.Namespace) -> Iterator[_Source]:
