@@ -13,7 +13,7 @@ import pytest
 from report_helpers import MS, make_report
 from rich.console import Console
 
-from sp_profiler.report import evidence, html, many_ranks, markdown, rank_figures, view
+from sp_profiler.report import across_figures, evidence, html, many_ranks, markdown, rank_figures, view
 from sp_profiler.report.figures import MOST_BARS
 from sp_profiler.report.format import short_group, shown_group
 from sp_profiler.report.model import Finding, Fleet, Report, StepAcross, kinds_of, windows_by_rank
@@ -143,6 +143,19 @@ def test_of_more_ranks_neighbours_share_a_point() -> None:
     (points,) = figure.data  # type: ignore[misc]
     assert len(points.x) == rank_figures.MOST_POINTS
     assert SLOW in points.x  # the most exposed of its neighbours
+
+
+def test_the_map_of_waits_shows_the_ranks_that_wait_most() -> None:
+    """Of 200 ranks and one call the 64 with most waiting, in their order."""
+    one = thousand().collectives[0]
+    waits = {rank: (rank * 37) % 200 for rank in range(200)}
+    rows = [replace(one, id=rank, rank=rank, seq=1, skew_wait_ns=ns) for rank, ns in waits.items()]
+    found = across_figures.waits(replace(thousand(), collectives=rows))
+    assert found is not None
+    most = sorted(waits, key=lambda rank: -waits[rank])[: across_figures.MOST_RANKS]
+    assert found.ranks == sorted(most)
+    assert found.ns[:, 0].tolist() == [waits[rank] for rank in found.ranks]
+    assert found.ranks_left_out == 200 - 64
 
 
 # --- of a fleet ------------------------------------------------------------------------------------------

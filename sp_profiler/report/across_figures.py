@@ -30,6 +30,8 @@ _SYMBOLS = ("circle", "diamond", "square", "cross", "triangle-up", "x", "star", 
 class Waits:
     """What the ranks waited in the calls with most waiting. `ns` is (ranks, calls), -1 where it is not known.
 
+    Of more than `MOST_RANKS` ranks those that wait most in these calls. `left_out`: calls that are not shown.
+
     `ids` are the collectives' in the report, -1 where a rank holds none. Calls are in order of time.
     """
 
@@ -38,6 +40,7 @@ class Waits:
     ns: Int64
     ids: Int64
     left_out: int
+    ranks_left_out: int = 0
 
 
 def waits(report: Report) -> Waits | None:
@@ -58,9 +61,11 @@ def waits(report: Report) -> Waits | None:
     first = np.full(len(calls), np.iinfo(np.int64).max)
     np.minimum.at(first, place, start)
     chosen = chosen[np.argsort(first[chosen], kind="stable")]
-    ranks = np.unique(rank)[:MOST_RANKS]
     column = np.full(len(calls), -1)
     column[chosen] = np.arange(len(chosen))
+    every, of_rank = np.unique(rank, return_inverse=True)
+    waited = np.bincount(of_rank, weights=np.where(column[place] >= 0, wait, 0))
+    ranks = np.sort(every[np.argsort(-waited, kind="stable")[:MOST_RANKS]])
     inside = (column[place] >= 0) & np.isin(rank, ranks)
     where = np.searchsorted(ranks, rank[inside]), column[place[inside]]
     ns = np.full((len(ranks), len(chosen)), -1, np.int64)
@@ -69,7 +74,7 @@ def waits(report: Report) -> Waits | None:
     of_call = np.zeros(len(calls), np.int64)
     of_call[place] = kind
     names = [_call_name(*kinds[of_call[one]]) for one in chosen.tolist()]
-    return Waits(ranks.tolist(), names, ns, ids, len(calls) - len(chosen))
+    return Waits(ranks.tolist(), names, ns, ids, len(calls) - len(chosen), len(every) - len(ranks))
 
 
 def _calls(table: Collectives, kind: Int64, rank: Int64, start: Int64) -> Int64:
