@@ -18,7 +18,7 @@ from sp_profiler.analysis.rank import analyze_rank
 from sp_profiler.analysis.steps import WindowRule
 from sp_profiler.classify.tables import Role
 from sp_profiler.engine import analyze_files
-from sp_profiler.report import across_figures, changes
+from sp_profiler.report import across_figures
 from sp_profiler.report.cause_figures import CAUSE, step_by_cause
 from sp_profiler.report.lane_figures import HIGH, DrawnRank, Mark, _shares, is_binned, lane_figure
 from sp_profiler.report.model import Report, windows_of
@@ -160,22 +160,3 @@ def test_hiding_by_layer_is_all_time_of_collectives_with_a_layer() -> None:
         shown = sum(sum(trace.y) for trace in figure.data)  # type: ignore[attr-defined]
         assert abs(shown * 1e6 * windows_of(report) - sum(c.dur_ns for c in mine)) < 1
     assert hiding_by_layer(report, "no such purpose") is None
-
-
-def test_changes_are_the_differences_of_the_fields() -> None:
-    base, here = report_of("tp-sync"), report_of("tp-async")
-    kinds = {one.name: one for one in changes.collective_kinds(base, here)}
-    dgrad = kinds["all-reduce · tp[0,1] · dgrad"]
-    for report, shown in ((base, dgrad.base), (here, dgrad.here)):
-        exact = sum(c.exposed_share_ns for c in report.collectives if c.purpose == "dgrad") / windows_of(
-            report
-        )
-        assert shown == exact
-    order = [abs(one.difference or 0) for one in changes.gemms(base, here)]
-    assert order == sorted(order, reverse=True)
-    figure = changes.change_bars(changes.step_parts(base, here))
-    assert figure is not None
-    assert {trace.name for trace in figure.data} == {changes.LESS.label, changes.MORE.label}  # type: ignore[attr-defined]
-    assert changes.change_bars(changes.step_parts(base, base)) is None
-    without = replace(base, memory=None)
-    assert all(one.base is None and one.difference is None for one in changes.memory(without, here))
