@@ -399,9 +399,13 @@ def test_64_ranks(page: Page, tmp_path: Path) -> None:  # noqa: F811
 
 def test_a_ring_shows_its_hops(page: Page, tmp_path: Path) -> None:  # noqa: F811
     case = next(case for case in CASES if case.name == "zigzag")
-    with dashboard(draw(case, tmp_path).folder) as (url, _):
+    with dashboard(draw(case, tmp_path).folder) as (url, store):
         show(page, url, "ring")
         told = text_of(page)
+        summary = store.ask(store.runs()[0], wait_s=60).report.summary  # type: ignore[union-attr]
+        own = page.run("[...document.querySelectorAll('#content .lead p')].map(p => p.textContent)")
+        assert own
+        assert set(own) <= set(summary)
         assert "Hops beside attention" in told
         assert "Work by rank and ring step" in told
         assert page.problems == []

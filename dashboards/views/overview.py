@@ -11,7 +11,7 @@ from dashboards import evidence, parts
 from dashboards.state import State as Shown
 from dashboards.state import link, parse
 from dashboards.store import Opened, Store
-from sp_profiler.report import figures, view
+from sp_profiler.report import figures, rank_figures, view
 from sp_profiler.report.cause_figures import step_by_cause
 from sp_profiler.report.format import counted, percent, visible
 from sp_profiler.report.html import settings
@@ -88,6 +88,12 @@ def _bars(report: Report, theme: str) -> list[Any]:
     cut = len(report.ranks) - len(figures.drawn_ranks(report))
     per += f"; the {figures.MOST_BARS} most exposed of {len(report.ranks)}" if cut > 0 else ""
     made = []
+    spread = rank_figures.rank_spread(report)
+    if spread is not None:
+        points = parts.graph("rank-spread", plot(spread, QUIET), theme, label="Exposed communication by rank")
+        made.append(
+            parts.panel("Exposed communication by rank", rank_figures.caption(report), points, width="wide")
+        )
     if report.ranks:
         bars = parts.graph("step-time", plot(step_by_cause(report), QUIET), theme, label="Time by rank")
         made.append(parts.panel("Time by rank", f"{per}; exposed time by its cause", bars, width="wide"))
