@@ -15,6 +15,7 @@ from sp_profiler.checking.settings import Settings, budgets_of, joined
 from sp_profiler.checking.tolerance import Tolerance
 from sp_profiler.errors import UsageError
 from sp_profiler.report import json as report_json
+from sp_profiler.trace.remote import Remote
 
 HEAD = "[tool.sp_profile.check]\n"
 
@@ -234,6 +235,14 @@ def test_unknown_keys_and_broken_files_are_one_sentence(report: Path, tmp_path: 
     refused(cli("check", report, cwd=tmp_path), 2, "pyproject.toml", "did you mean max-exposed-ratio?")
     file.write_text("[tool\n")
     refused(cli("check", report, "--no-loss", cwd=tmp_path), 2, "pyproject.toml", "no TOML")
+
+
+def test_a_baseline_may_lie_elsewhere_and_its_secrets_are_not_shown(tmp_path: Path) -> None:
+    url = "https://user:secret@ci.example.com/main/?sig=abc"
+    settings = read(tmp_path, HEAD + f'baseline = "{url}"')
+    assert settings.baseline == "https://ci.example.com/main/"
+    assert isinstance(settings.baseline, Remote)
+    assert settings.baseline.url == url
 
 
 def test_a_baseline_lies_beside_its_file(report: Path, tmp_path: Path) -> None:

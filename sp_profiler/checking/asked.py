@@ -25,6 +25,7 @@ from sp_profiler.checking.figures import FIGURES, Figure
 from sp_profiler.checking.parts import PART_MAPS, Within
 from sp_profiler.checking.settings import Settings, no_worse
 from sp_profiler.errors import UsageError
+from sp_profiler.trace.remote import as_remote, is_remote
 
 _BASELINE = ("report", "tolerance", "tolerances", "figures", "noise")
 _BUDGET = ("figure", "max", "min", "equals", "worse", "tolerance", "scope", "allow-unknown", *PART_MAPS)
@@ -150,7 +151,10 @@ class Asked:
     def _path(self, text: str) -> str:
         if not text:
             raise UsageError(f"{self.where('baseline')} is empty: name a run or a report.json")
-        return text if os.path.isabs(text) else str(self.folder / text)
+        if is_remote(text):
+            return as_remote(text)
+        is_as_typed = os.path.isabs(text) or self.folder == Path()
+        return text if is_as_typed else str(self.folder / text)
 
     def entry(self, one: Any, key: str, settings: Settings) -> Iterator[Budget]:
         """An entry of `[[budgets]]`: any figure or field, with one bound or several."""

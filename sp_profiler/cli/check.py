@@ -138,6 +138,8 @@ class _Source:
 
 def _found(args: argparse.Namespace, *, or_raise: bool) -> list[_Source]:
     """The runs in the paths. Where none can be told: an error, or one that cannot be read, to be reported."""
+    from sp_profiler.trace.remote import as_remote
+
     try:
         return list(_sources(args))
     except InputError as error:
@@ -148,7 +150,8 @@ def _found(args: argparse.Namespace, *, or_raise: bool) -> list[_Source]:
         def read() -> Report:
             raise told
 
-        return [_Source(" ".join(args.paths), args.paths[0], read)]
+        paths = [as_remote(path) for path in args.paths]  # of URLs without what lets somebody in
+        return [_Source(" ".join(paths), paths[0], read)]
 
 
 def _sources(args: argparse.Namespace) -> Iterator[_Source]:
@@ -160,8 +163,7 @@ def _sources(args: argparse.Namespace) -> Iterator[_Source]:
         reports = list(_reports(path))
         if not reports:
             traces.append(path)
-        for file in reports:
-            name = str(file)
+        for name in reports:
             yield _Source(name, name, lambda name=name: report_from(name, args))
     runs = find_runs(traces) if traces else []
     if len(traces) == len(runs) == 1:
@@ -171,7 +173,7 @@ def _sources(args: argparse.Namespace) -> Iterator[_Source]:
         yield _Source(files.name, files.root, lambda files=files: report_of(files, args))
 
 
-def _reports(path: str) -> Iterator[Path]:
+def _reports(path: str) -> Iterator[str]:
     """The reports that a path names; none where it names traces."""
     from sp_profiler.trace.find import find_runs
 
@@ -183,7 +185,8 @@ def _reports(path: str) -> Iterator[Path]:
             find_runs([path])
         except InputError:
             alone = Path(path) / REPORT
-            yield from [alone] if alone.is_file() else sorted(Path(path).glob(f"*/{REPORT}"))
+            found = [alone] if alone.is_file() else sorted(Path(path).glob(f"*/{REPORT}"))
+            yield from map(str, found)
 
 
 # --- what is told ----------------------------------------------------------------------------------------
