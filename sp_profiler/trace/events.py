@@ -51,7 +51,8 @@ class EventReader:
         self._faults = faults
         self._columns = columns
         self._chunk_bytes = max(chunk_bytes, 1)
-        self._scanned = scanned_chunks(columns)
+        # Who only looks where events lie (an export) has no columns to put them into.
+        self._scanned = scanned_chunks(columns) if isinstance(columns, Columns) else None
         self._few_bytes = _SMALL_CHUNK
         self._no_border_before = 0  # an offset; looking again would cost the square of a damaged stretch
         self._single: list[tuple[Event, int]] = []  # events that were read one by one, with their offsets
