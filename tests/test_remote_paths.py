@@ -221,3 +221,21 @@ def test_a_fingerprint_changes_with_the_file(store: Any, tmp_path: Path) -> None
     assert places.fingerprint_of(str(tmp_path / "x")) is not None
     with pytest.raises(OSError, match="No such file"):
         places.fingerprint_of("memory://f/y.json")
+
+
+def test_the_dashboard_shows_a_run_of_a_store(fleet: Truth) -> None:
+    pytest.importorskip("dash", reason="extra 'dashboard'")
+    from dashboards.store import Opened, Store
+
+    store = Store(lambda: find_runs(["memory://runs"]))
+    (run,) = store.runs()
+    found = store.ask(run, wait_s=60)
+    assert isinstance(found, Opened)
+    fleet.check(found.report)
+
+
+def test_budgets_of_a_run_of_a_store(fleet: Truth, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "memory://runs/one", "--max-exposed-ratio", "0.99"]) == EXIT_OK
+    assert main(["check", "memory://runs/one", "--max-exposed-ratio", "0.01"]) == 1
+    assert main(["check", "memory://runs/two", "--max-exposed-ratio", "0.01"]) == EXIT_INPUT
+    assert "memory://runs/two does not exist" in capsys.readouterr().err
