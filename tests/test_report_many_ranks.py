@@ -14,7 +14,7 @@ from report_helpers import MS, make_report
 from rich.console import Console
 
 from sp_profiler.report import across_figures, evidence, html, many_ranks, markdown, rank_figures, view
-from sp_profiler.report.figures import MOST_BARS
+from sp_profiler.report.figures import FEW_BARS
 from sp_profiler.report.format import short_group, shown_group
 from sp_profiler.report.model import Finding, Fleet, Report, StepAcross, kinds_of, windows_by_rank
 from sp_profiler.report.terminal import print_report
@@ -120,7 +120,10 @@ def test_the_page_is_bounded() -> None:
         assert len(plot["data"]) < 16, name  # what a legend shows
         if name != "rank-spread":
             assert all(len(trace.get("y", ())) <= 400 for trace in plot["data"]), name
-    assert len(data["plots"]["step-time"]["data"][0]["y"]) == MOST_BARS
+    bars = data["plots"]["step-time"]["data"][0]["y"]
+    assert len(bars) == FEW_BARS
+    assert {f"rank {SLOW}", f"rank {HIDDEN}"} <= set(bars)
+    assert "24 of 1024" in page
     (points,) = data["plots"]["rank-spread"]["data"]
     assert points["x"] == list(range(RANKS))
     assert "0-1023 (1" in page

@@ -85,8 +85,8 @@ def _times(opened: Opened, theme: str) -> list[Any]:
 
 def _bars(report: Report, theme: str) -> list[Any]:
     per = view.per_text(report)
-    cut = len(report.ranks) - len(figures.drawn_ranks(report))
-    per += f"; the {figures.MOST_BARS} most exposed of {len(report.ranks)}" if cut > 0 else ""
+    left_out = figures.bars_left_out(report)
+    per += f"; {left_out}" if left_out else ""
     made = []
     spread = rank_figures.rank_spread(report)
     if spread is not None:

@@ -15,12 +15,15 @@ import plotly.graph_objects as go
 from sp_profiler.analysis.kind_figures import KindFigures
 from sp_profiler.analysis.results import RankFigures, Segment
 from sp_profiler.report.format import by_number, duration, percent, short_group, visible
+from sp_profiler.report.many_ranks import unlike
 from sp_profiler.report.model import Report, Timeline, by_step, kinds_of, windows_by_rank, windows_of
 from sp_profiler.report.palette import KIND, ROLE, TIME, Look, marker, theme_patch
 from sp_profiler.report.sentences import op_name
 
 MOST_BARS = 48
-"""Ranks or collectives in one chart; of more the ones with most exposed time are drawn."""
+"""Ranks or collectives in one chart; of more collectives the ones with most exposed time are drawn."""
+FEW_BARS = 24
+"""Ranks with a bar where there are more than `MOST_BARS`: every rank has a point then (`rank_figures`)."""
 
 _FONT = 'Inter, system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
 _NAME_LENGTH = 30
@@ -131,9 +134,24 @@ def rank_name(rank: int | None) -> str:
 
 
 def drawn_ranks(report: Report) -> list[RankFigures]:
-    """At most `MOST_BARS`, the most exposed ones, in order of rank."""
-    chosen = sorted(report.ranks, key=lambda r: -(r.exposed_ns or 0))[:MOST_BARS]
+    """Those that get a bar, in order of rank: all up to `MOST_BARS`.
+
+    Of more the first that are unlike the others and the most exposed ones, `FEW_BARS` in all.
+    """
+    chosen = sorted(report.ranks, key=lambda r: -(r.exposed_ns or 0))
+    if len(chosen) > MOST_BARS:
+        far = {(one.rank.rank, one.rank.device): one.rank for one in unlike(report)}
+        first = list(far.values())[: FEW_BARS // 2]
+        others = [r for r in chosen if (r.rank, r.device) not in far]
+        chosen = [*first, *others[: FEW_BARS - len(first)]]
     return sorted(chosen, key=lambda r: (r.rank if r.rank is not None else -1, r.device))
+
+
+def bars_left_out(report: Report) -> str:
+    """Which ranks have bars, where not all do; empty where they do."""
+    if len(report.ranks) <= MOST_BARS:
+        return ""
+    return f"the most exposed ranks and those unlike the others, {FEW_BARS} of {len(report.ranks)}"
 
 
 def collectives(report: Report) -> go.Figure:

@@ -65,7 +65,7 @@ def render(report: Report) -> str:
         spread=rank_figures.caption(report),
         evidence=lambda finding: readable("", finding.evidence),
         left_out=[(rank, entry) for rank in report.ranks for entry in rank.left_out],
-        ranks_cut=len(report.ranks) - len(figures.drawn_ranks(report)),
+        bars_left_out=figures.bars_left_out(report),
         kinds_cut=max(len(figures.by_kind(report)) - figures.MOST_BARS, 0),
     )
 
