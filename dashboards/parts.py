@@ -27,6 +27,9 @@ from sp_profiler.report.palette import THEMES
 from sp_profiler.report.table import Column, Table
 from sp_profiler.report.view import Shown
 
+MOST_CHOICES = 100
+"""Lines of an open list; of more, such as a thousand ranks, what is typed finds the others."""
+
 # A figure that does not zoom can still be saved: its only button shows on hover.
 GRAPH = QUIET | {"displaylogo": False, "displayModeBar": "hover", "modeBarButtons": [["toImage"]]}
 ZOOMED = ZOOMABLE | {"displayModeBar": True, "toImageButtonOptions": {"format": "svg", "scale": 1}}

@@ -142,6 +142,7 @@ def _choice(name: str, text: str, values: list[tuple[str, str]], now: str) -> dm
         placeholder=f"any {text}",
         clearable=True,
         searchable=len(values) > 8,
+        limit=parts.MOST_CHOICES,
         size="xs",
         w=150,
         **parts.attrs({"aria-label": text.capitalize()}),

@@ -137,6 +137,7 @@ def _bar(opened: Opened, state: Shown, first: RankRef) -> html.Div | None:
         w=130,
         allowDeselect=False,
         searchable=len(choices) > 8,
+        limit=parts.MOST_CHOICES,
         **parts.attrs({"aria-label": "Rank"}),
     )
     beside = dmc.MultiSelect(
@@ -148,6 +149,7 @@ def _bar(opened: Opened, state: Shown, first: RankRef) -> html.Div | None:
         placeholder="beside it: other ranks",
         clearable=True,
         searchable=True,
+        limit=parts.MOST_CHOICES,
         w=300,
         **parts.attrs({"aria-label": "Other ranks"}),
     )
