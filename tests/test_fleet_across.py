@@ -165,6 +165,74 @@ def test_one_rank_alone_and_ranks_without_communication(tmp_path: Path) -> None:
     assert same(tmp_path / "mixed", [silent[0], results[1]]).unmatched
 
 
+# --- what one community tells another ----------------------------------------------------------------
+
+IRREGULAR = (0, 130_000, 310_000, 420_000, 660_000, 790_000)
+"""Starts of collectives whose ends fit on one offset of clocks alone."""
+
+
+def irregular(group: Group, seq: bool) -> list[Instance]:
+    return [
+        Instance(dict.fromkeys(group.ranks, start), group=group, seq=k if seq else None)
+        for k, start in enumerate(IRREGULAR)
+    ]
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+def test_a_group_finds_the_clocks_of_another(tmp_path: Path, numbered: bool) -> None:
+    """The second host's clock is ahead by just one period of the pair, whose windows differ by as much: its
+    own ends fit one collective off. What Seq matches of the others tells better, or the longer sequence."""
+    whole = irregular(group_of(0, 1, 2, description="world"), numbered)
+    pair = [
+        Instance({0: 20_000 + 100_000 * k, 1: 20_000 + 100_000 * k}, group=group_of(0, 1, description="tp"))
+        for k in range(5)
+    ]
+    drop = [(0, len(whole)), (1, len(whole) + 4)]
+    results = ranks_of([*whole, *pair], clocks={1: 100_000}, hosts={0: "a", 1: "b", 2: "a"}, drop=drop)
+    found = same(tmp_path, results)
+    assert [clock.offset_ns for clock in found.clocks or []] == [0, 100_000]
+    assert [one.ranks_missing for one in found.unmatched] in ([[0], [1]], [[1], [0]])
+    assert found.skew_wait_ns == 0
+    drop = [(0, 0), (1, 4)]
+    alone = across_ranks(ranks_of(pair, clocks={1: 100_000}, hosts={0: "a", 1: "b"}, drop=drop))
+    assert [clock.offset_ns for clock in alone.clocks or []] == [0, 0]  # which the pair alone cannot tell
+
+
+def test_ends_of_a_group_refute_the_seq_of_another(tmp_path: Path) -> None:
+    """Two collectives of a pair whose counter is off would pass for a clock that is: others know better."""
+    whole = irregular(group_of(0, 1, 2, description="world"), True)
+    pair = [
+        Instance({0: 30_000, 1: 30_000}, group=PAIR, seq=0),
+        Instance({0: 240_000, 1: 240_000}, group=PAIR, seq=1),
+    ]
+    found = same(tmp_path, ranks_of([*whole, *pair], seqs={1: 1}))
+    (note, other) = [entry for entry in found.ledger if entry.code == "seq-inconsistent"]
+    assert {"tp[0,1]" in note.text, "tp[0,1]" in other.text} == {True, False}
+    assert found.unmatched == []
+
+
+def test_a_seq_is_doubted_when_clocks_are_known(tmp_path: Path) -> None:
+    """Of the small group alone nobody could tell that a counter is off by more than it has collectives."""
+    small = group_of(0, 1, description="tp")
+    whole = irregular(group_of(0, 1, 2, 3, description="world"), True)
+    pair = [Instance({0: 520_000, 1: 560_000}, 30_000, small, seq=k) for k in range(1)]
+    results = ranks_of([*whole, *pair])
+    off = ranks_of([*whole, replace(pair[0], seq=5)])
+    found = same(tmp_path, [results[0], off[1], *results[2:]])
+    assert found.unmatched == []
+    assert found.skew_wait_ns == 40_000
+
+
+def test_what_only_a_slice_can_see(tmp_path: Path) -> None:
+    """Two ranks disagree on a collective that the longest of all lacks: no pair with the longest shows it."""
+    told = world(9, ranks=4)
+    lost = [(0, 7), (1, 0), (1, 1), (2, 2), (2, 3), (3, 4), (3, 5)]
+    results = ranks_of(told, drop=lost)
+    other = ranks_of([*told[:7], replace(told[7], op="all_gather"), told[8]], drop=lost)
+    found = same(tmp_path, [results[0], results[1], other[2], results[3]])
+    assert "seq-inconsistent" in {entry.code for entry in found.ledger}
+
+
 # --- runs that are made up ---------------------------------------------------------------------------
 
 
