@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+import threading
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -176,3 +179,21 @@ def test_the_schema_is_the_shipped_one_and_holds_for_any_number_of_runs(reports:
         spoilt = json.loads(json.dumps(plain))
         spoil(spoilt)
         assert not validator.is_valid(spoilt)
+
+
+def test_a_report_of_a_url_and_what_a_url_does_not_give(reports: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "report.json").write_bytes((reports / "tp-async" / "report.json").read_bytes())
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        try:
+            for here in (f"{url}/run/report.json", f"{url}/run/"):
+                assert compared(SYNC, here)["summary"] == compared(SYNC, ASYNC)["summary"]
+            refused(cli("compare", SYNC, f"{url}/none.json"), 3, "none.json", "does not exist")
+        finally:
+            server.shutdown()
+            thread.join()
+    refused(cli("compare", SYNC, "foo://x"), 3, "foo://")

@@ -11,7 +11,6 @@ from sp_profiler.checking.asked import Asked
 from sp_profiler.checking.config import found_config, named_config, settings_of
 from sp_profiler.checking.result import RunCheck
 from sp_profiler.checking.settings import Settings, budgets_of, joined
-from sp_profiler.errors import InputError
 from sp_profiler.report.model import Report
 
 Source = str | os.PathLike[str]
@@ -72,21 +71,6 @@ def _read(path: str | None) -> Report | None:
 
 
 def _report(source: Report | Source | Sequence[Source]) -> Report:
-    from sp_profiler import analyze
-    from sp_profiler.cli.reports import hidden_report, read_file, report_file
+    from sp_profiler.cli.reports import report_of_source
 
-    if isinstance(source, Report):
-        return source
-    if not isinstance(source, (str, os.PathLike)):
-        return analyze(source)
-    path = os.fspath(source)
-    file = report_file(path)
-    if file is not None:
-        return read_file(file)
-    try:
-        return analyze(path)
-    except InputError:
-        file = hidden_report(path)
-        if file is None:
-            raise
-        return read_file(file)
+    return report_of_source(source)

@@ -17,6 +17,8 @@ from sp_profiler.cli import ledger
 from sp_profiler.cli.options import add_reading, add_window, reading, window_rule
 from sp_profiler.errors import InputError, UsageError
 from sp_profiler.report.format import counted
+from sp_profiler.trace.places import join, kind_of, open_binary, opened
+from sp_profiler.trace.remote import Remote, as_remote
 
 if TYPE_CHECKING:
     from sp_profiler.report.model import Report
@@ -59,7 +61,7 @@ def report_from(path: str, args: argparse.Namespace) -> Report:
                 raise
         report = _read(file, args)
     if args.strict:
-        ledger.refuse(str(file), report.data_quality)
+        ledger.refuse(file, report.data_quality)
     ledger.warn(args.command, report.data_quality)
     return report
 
@@ -110,51 +112,55 @@ def report_of(files: RunFiles, args: argparse.Namespace) -> Report:
     return report
 
 
-def report_file(path: str) -> Path | None:
-    """The report.json that is named. Raises InputError for another file of ours, which is none."""
-    if not os.path.isfile(path):
+def report_file(path: str) -> str | None:
+    """The report.json that is named, on disk or by URL. Raises InputError for another file of ours."""
+    path = as_remote(path)
+    if kind_of(path) != "file":
         return None
-    found = _SCHEMA.search(_head(Path(path)))
+    found = _SCHEMA.search(_head(path))
     if found is None:
         return None
     name = found[1].decode()
     if name != _SCHEMA_NAME:
         raise InputError(f"{path} is a {name}: expected {WHAT_IT_TAKES}")
-    return Path(path)
+    return path
 
 
-def hidden_report(path: str) -> Path | None:
+def hidden_report(path: str) -> str | None:
     """A report where no trace was found: in the folder that is named, or a file that says so further down.
 
     Raises UsageError for a folder of folders with a report each.
     """
-    if os.path.isfile(path):
-        return Path(path) if _mentions_schema(Path(path)) else None
-    folder = Path(path)
-    if not folder.is_dir():
+    path = as_remote(path)
+    kind = kind_of(path)
+    if kind == "file":
+        return path if _mentions_schema(path) else None
+    if kind is None:
         return None
-    if (folder / REPORT).is_file():
-        return folder / REPORT
-    below = sorted(folder.glob(f"*/{REPORT}"))
+    if kind_of(join(path, REPORT)) == "file":
+        return join(path, REPORT)
+    below = [] if isinstance(path, Remote) else sorted(Path(path).glob(f"*/{REPORT}"))
     if below:
         raise UsageError(f"{path} holds {counted(len(below), 'report')}: name one, such as {below[0].parent}")
     return None
 
 
-def _mentions_schema(path: Path) -> bool:
+def _mentions_schema(path: str) -> bool:
     """Whether a file whose members another program has reordered still says that it is a report."""
+    if isinstance(path, Remote):
+        return False  # to look would be to fetch all of it again
     try:
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
             names = {found[1].decode() for found in _SCHEMA.finditer(text)}
     except (OSError, ValueError):  # ValueError: an empty file cannot be mapped
         return False
     return names == {_SCHEMA_NAME}
 
 
-def _head(path: Path) -> bytes:
+def _head(path: str) -> bytes:
     """The first text of a file, unpacked; empty when it cannot be read, which reading it then reports."""
     try:
-        with path.open("rb") as file:
+        with open_binary(path) as file:
             head = file.read(_HEAD_BYTES)
     except OSError:
         return b""
@@ -166,23 +172,24 @@ def _head(path: Path) -> bytes:
         return b""
 
 
-def _read(path: Path, args: argparse.Namespace) -> Report:
+def _read(path: str, args: argparse.Namespace) -> Report:
     if args.window != "step" or args.steps is not None:
         asked = "--window" if args.steps is None else "--steps"
         raise UsageError(f"{path} is a report, its windows are chosen: {asked} needs the traces")
     return read_file(path)
 
 
-def read_file(path: Path) -> Report:
+def read_file(path: str) -> Report:
     """The report in a file, packed or not. Raises InputError, naming it, when it cannot be used."""
     from sp_profiler.report.json import read_report
 
+    with opened(path) as file:
+        content = file.read()
     try:
-        content = path.read_bytes()
         text = gzip.decompress(content) if content.startswith(_GZIP) else content
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path} cannot be read: {error}") from None
     try:
-        return read_report(text, str(path))
+        return read_report(text, path)
     except RecursionError:
         raise InputError(f"{path} is nested too deeply to be a report") from None
