@@ -156,10 +156,11 @@ def _overhead(cells: Sequence[Cell]) -> str | None:
     if most[0] < LARGE_OVERHEAD:
         return f"Profiled steps took {least[0]:.2f} to {most[0]:.2f} times the unprofiled ones."
     step = most[1].step.median_ns if most[1].step is not None else None
+    noise = "; below 1 the machine was busier in the timed steps" if least[0] < 1 else ""
     return (
         f"The profiler slows what it measures: profiled steps took {least[0]:.2f} to {most[0]:.2f} times the "
         f"unprofiled ones (most in {most[1].label} of {duration(step)} a step); overlap and exposed times "
-        "are of the profiled steps, step times are not."
+        f"are of the profiled steps, step times are not{noise}."
     )
 
 

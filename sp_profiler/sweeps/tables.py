@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from sp_profiler.report.format import counted
 from sp_profiler.report.json import to_plain
 from sp_profiler.report.view_ranks import Listing
 from sp_profiler.sweeps.grid import SIZES
@@ -128,10 +129,10 @@ def times(sweep: Sweep) -> Listing:
     if any(cell.status != "ok" for cell in sweep.cells):
         columns.append((("Status", "text", ""), lambda c: "" if c.status == "ok" else c.status))
     settings = sweep.settings
+    steps = f"{counted(settings.repeats, 'repeat')} of {counted(settings.steps_per_repeat, 'step')}"
     note = (
-        f"Step: median of {settings.repeats} repeats of {settings.steps_per_repeat} steps without the "
-        "profiler, slowest rank; it differs from the "
-        "baseline's where their quartiles do not meet."
+        f"Step: median of {steps} without the profiler, slowest rank; it differs from the baseline's where "
+        "their quartiles do not meet."
     )
     if sweep.hardware is not None:
         note += f" Theory: GEMMs, attention and communication that nothing hides, on {sweep.hardware}."
@@ -176,11 +177,11 @@ def communication(sweep: Sweep) -> Listing:
         (("Theory", _SIZE, "sent, MiB"), lambda c: c.theory.comm_bytes),
     ]
     note = (
-        f"Means per step and rank of {sweep.settings.profiled_steps} profiled steps. wgrad hides: of the "
-        "dgrad collectives, beside what their wgrad GEMMs could hide at best. Sent: by one rank, with ring "
+        f"Means per step and rank of {counted(sweep.settings.profiled_steps, 'profiled step')}. wgrad hides: "
+        "of the dgrad collectives, beside what their wgrad GEMMs could hide at best. Sent: by one rank, with ring "
         "algorithms."
     )
-    return _listing(sweep, "communication", "Communication", columns, note)
+    return _listing(sweep, "communication", "Communication", columns, note, first_dropped=-3)
 
 
 def baseline_label(sweep: Sweep) -> str:
@@ -188,8 +189,11 @@ def baseline_label(sweep: Sweep) -> str:
     return next((cell.label for cell in sweep.cells if cell.scheme == sweep.baseline), "baseline")
 
 
-def _listing(sweep: Sweep, name: str, title: str, columns: Sequence[Spec], note: str) -> Listing:
-    """One row per cell: its scheme and the sizes in which cells differ, then the columns."""
+def _listing(
+    sweep: Sweep, name: str, title: str, columns: Sequence[Spec], note: str, first_dropped: int = -1
+) -> Listing:
+    """One row per cell: its scheme and the sizes in which cells differ, then the columns. `first_dropped`:
+    the place of the one that a narrow terminal does without first."""
     varied = [size for size in _MAY_VARY if len({cell.sizes.get(size) for cell in sweep.cells}) > 1]
     every: list[Spec] = [
         (("Scheme", "text", ""), lambda c: c.label),
@@ -199,7 +203,7 @@ def _listing(sweep: Sweep, name: str, title: str, columns: Sequence[Spec], note:
     ]
     rows = [[_shown(kind, get(cell)) for (_, kind, _), get in every] for cell in sweep.cells]
     heads = [(label, "number" if kind == _SIZE else kind, unit) for (label, kind, unit), _ in every]
-    return Listing(name, title, heads, rows, note, first_dropped=(-1,))
+    return Listing(name, title, heads, rows, note, first_dropped=(first_dropped,))
 
 
 def _size(name: str) -> Get:
