@@ -106,6 +106,9 @@ def test_markdown_says_what_it_cuts() -> None:
     text = markdown.render(thousand())
     assert len(text) < 60_000
     assert "… and 1004 more rows" in text.replace("\u202f", "")
+    rows = text.split("## Ranks\n")[1].splitlines()
+    assert rows[1].endswith("most exposed first.")
+    assert rows[5].startswith(f"| {SLOW} |")
     assert "ranks: 0-1023 (1" in text  # the evidence, not a thousand numbers
     assert "and 120 more" in text
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from sp_profiler.analysis.kind_figures import KindFigures
-from sp_profiler.analysis.results import CollectiveFigures
+from sp_profiler.analysis.results import CollectiveFigures, Figures
 from sp_profiler.report import many_ranks, view_ranks
 from sp_profiler.report.figures import by_kind
 from sp_profiler.report.format import UNKNOWN, counted, duration, percent
 from sp_profiler.report.model import Fleet, Report, by_step, windows_by_rank, windows_of
 from sp_profiler.report.table import MOST_ROWS, Column, Table, listing_table, table_of
+
+AnyFigures = TypeVar("AnyFigures", bound=Figures)
 
 
 @dataclass(frozen=True)
@@ -360,22 +362,22 @@ def _ranks_table(report: Report) -> Table:
     columns = [*_RANK, *_FIGURES]
     if report.run.device_type != "cpu":
         columns.append(Column("step_ns_if_all_hidden", "If all hidden", "ms", "ms"))
-    items = (
-        sorted(report.ranks, key=lambda r: -(r.exposed_ns or 0))
-        if len(report.ranks) > MOST_ROWS
-        else report.ranks
-    )
-    return table_of("ranks", "Ranks", columns, items, note="Sums over all steps.", adds=_ADDED)
+    items, order = _most_exposed_first(report, report.ranks)
+    return table_of("ranks", "Ranks", columns, items, note=f"Sums over all steps{order}.", adds=_ADDED)
+
+
+def _most_exposed_first(report: Report, rows: Sequence[AnyFigures]) -> tuple[Sequence[AnyFigures], str]:
+    """The rows of few ranks in their order, of many the most exposed first; and a word on it."""
+    if not many_ranks.has_many(report) and len(rows) <= MOST_ROWS:
+        return rows, ""
+    return sorted(rows, key=lambda one: -(one.exposed_ns or 0)), "; most exposed first"
 
 
 def _steps_table(report: Report) -> Table:
     columns = [*_RANK, Column("step", "Step", "int"), *_FIGURES]
-    items = (
-        sorted(report.steps, key=lambda s: -(s.exposed_ns or 0))
-        if len(report.steps) > MOST_ROWS or report.fleet is not None
-        else report.steps
-    )
-    table = table_of("steps", "Steps", columns, items, note="Each step of each rank by itself.", adds=_ADDED)
+    items, order = _most_exposed_first(report, report.steps)
+    note = f"Each step of each rank by itself{order}."
+    table = table_of("steps", "Steps", columns, items, note=note, adds=_ADDED)
     if report.fleet is None or report.fleet.windows == len(report.steps):
         return table
     note = (
