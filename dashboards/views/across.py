@@ -19,14 +19,15 @@ def layout(store: Store, opened: Opened, state: Shown) -> list[Any]:
     report, theme = opened.report, state.theme or "light"
     listed = (*many_ranks.listings(report), *view_ranks.listings(report))
     tables = [listing_table(one) for one in listed]
-    panels = _panels(opened, theme)
-    if not panels and not tables:
+    wide, halves = _panels(opened, theme)
+    if not wide and not halves and not tables:
         told = "One rank alone has nobody to wait for: name the folder with the traces of all ranks."
         if len(opened.ranks) > 1:
             told = "No collective of these ranks could be matched with its like on the others."
         return [parts.notice("Nothing to compare", told)]
     return [
-        html.Div(panels, className="grid"),
+        html.Div(wide, className="grid"),
+        html.Div(halves, className="grid times"),
         *parts.tables("In numbers", tables, theme, {one.id: _csv(opened, one.id) for one in tables}),
     ]
 
@@ -38,7 +39,8 @@ def _csv(opened: Opened, table: str) -> Any:
     return downloads.csv_link(opened, _CSV[table]) if table in _CSV else None
 
 
-def _panels(opened: Opened, theme: str) -> list[Any]:
+def _panels(opened: Opened, theme: str) -> tuple[list[Any], list[Any]]:
+    """The map of waits, and what stands below it side by side."""
     report = opened.report
     made: list[Any] = []
     found = across_figures.waits(report)
@@ -64,7 +66,7 @@ def _panels(opened: Opened, theme: str) -> list[Any]:
         graph = parts.graph("rates", plot(rates, ZOOMABLE), theme, label="Bandwidth")
         text = "busbw, from the last arrival to the end; 1 GB = 1e9 bytes; click a point"
         halves.append(parts.panel("Bandwidth against message size", text, graph, width=width))
-    return made + halves
+    return made, halves
 
 
 def register(app: Dash, store: Store) -> None:
