@@ -178,8 +178,8 @@ def communication(sweep: Sweep) -> Listing:
     ]
     note = (
         f"Means per step and rank of {counted(sweep.settings.profiled_steps, 'profiled step')}. wgrad hides: "
-        "of the dgrad collectives, beside what their wgrad GEMMs could hide at best. Sent: by one rank, with ring "
-        "algorithms."
+        "of the dgrad collectives, beside what their wgrad GEMMs could hide at best. Sent: by one rank, with "
+        "ring algorithms."
     )
     return _listing(sweep, "communication", "Communication", columns, note, first_dropped=-3)
 
