@@ -54,13 +54,13 @@ WATCH = """
   };
   window.seen = {};
   const channel = new MessageChannel(); // answers come after the frame, and wait for no other timer
-  channel.port1.onmessage = ({ data }) => (window.seen[data] = performance.now());
+  channel.port1.onmessage = ({ data }) => {
+    for (const name of data) window.seen[name] = performance.now();
+  };
   const look = () => {
-    for (const name of Object.keys(wanted)) {
-      if (!wanted[name]()) continue;
-      delete wanted[name];
-      channel.port2.postMessage(name);
-    }
+    const there = Object.keys(wanted).filter((name) => wanted[name]());
+    there.forEach((name) => delete wanted[name]);
+    if (there.length) channel.port2.postMessage(there);
     if (Object.keys(wanted).length) requestAnimationFrame(look);
   };
   requestAnimationFrame(look);
