@@ -82,12 +82,12 @@ def across_fleet(
     run = Run.of(ranks, found, run_json, world_size)
     run.save(work)
     if not found:
-        prepare_filling(work, run, [], None)
+        prepare_filling(work, [], None)
         return AcrossFleet(None, [], 0, None, None, 0, None, ())
     units = match_all(run, found, stage, bounds)
     clocks = align(run, units, stage, bounds, partitions_of(found))
     waits = _waits(work, units, stage, bounds)
-    prepare_filling(work, run, [(one.unit.community, one.unit.name) for one in units], waits.assumed_size)
+    prepare_filling(work, [(one.unit.community, one.unit.name) for one in units], waits.assumed_size)
     several = len({one.rank for one in ranks}) > 1
     unmatched, left_out = _unmatched(waits, bounds)
     return AcrossFleet(

@@ -108,15 +108,10 @@ class _Facts:
     assumed_size: int | None
 
 
-def prepare_filling(work: Work, run: Run, units: Sequence[tuple[int, str]], assumed_size: int | None) -> None:
+def prepare_filling(work: Work, units: Sequence[tuple[int, str]], assumed_size: int | None) -> None:
     """Write down where `fill_of` finds what it needs. `units`: (community, name), in order of communities."""
     community = np.array([one for one, _ in units], np.int64)
-    order = np.argsort(run.number, kind="stable")
-    work.save(
-        _FILLING,
-        {"number": run.number[order], "place": order.astype(np.int64), "community": community},
-        _Facts(tuple(name for _, name in units), assumed_size),
-    )
+    work.save(_FILLING, {"community": community}, _Facts(tuple(name for _, name in units), assumed_size))
 
 
 def fill_of(work: Work, number: int, result: RankResult) -> FilledRank:
@@ -127,8 +122,8 @@ def fill_of(work: Work, number: int, result: RankResult) -> FilledRank:
     """
     with work.open(_FILLING) as table:
         facts, community = table.facts(_Facts), table["community"]
-        place = int(table["place"][np.searchsorted(table["number"], number)])
     run = Run.load(work)
+    (place,) = np.flatnonzero(run.number == number).tolist()
     mine = _communities_of(run, place)
     if not len(mine):
         return FilledRank(result, RankAcross())  # its trace shows no communication

@@ -40,9 +40,13 @@ _ROWS_OF_PARTITION = 8_000_000
 
 @dataclass(frozen=True)
 class Bounds:
-    """What one task and one report may hold."""
+    """What one task and one report may hold.
 
-    rows: int = 4_000_000  # a larger community whose collectives all carry `Seq` is cut into slices
+    A row takes about 300 bytes of a worker's memory. Only a community whose collectives all carry `Seq`, in a
+    group whose ranks are known, is cut; others are matched whole, whatever their size.
+    """
+
+    rows: int = 4_000_000  # of a task; a larger community is cut into slices
     differences: int = 32_000_000  # of end times that are sorted in memory; more are counted in passes
     unmatched: int = 2_000  # the earliest are listed, the others counted
     unmatched_ranks: int = 500_000  # ranks that they name
