@@ -7,6 +7,7 @@ stay as they are. What the scheduler holds is bounded: a few tasks for each thre
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import logging
 import os
@@ -149,7 +150,8 @@ class Cluster:
                 yield from self._end_of(job, status, result, again)
         finally:
             if flying and client.status == _CONNECTED:
-                client.cancel(list(flying), force=True)
+                with contextlib.suppress(OSError, RuntimeError):  # gone meanwhile, and our tasks with it
+                    client.cancel(list(flying), force=True)
 
     def _end_of(
         self, job: _Job[Task], status: str, result: Any, again: deque[_Job[Task]]
@@ -266,7 +268,10 @@ def _connect(name: str, scheduler: str) -> Client:
 
 def _on_all(client: Client, function: Callable[..., Value], *arguments: Any) -> dict[str, Value]:
     """What a function returns on each worker, by address."""
-    return cast(dict[str, Value], client.run(function, *arguments))
+    try:
+        return cast(dict[str, Value], client.run(function, *arguments))
+    except (OSError, RuntimeError) as error:  # a worker left while it was asked
+        raise ClusterError(f"workers of the Dask cluster do not answer ({in_words(error)})") from error
 
 
 def _refuse_other_versions(client: Client) -> None:
