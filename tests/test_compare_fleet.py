@@ -80,3 +80,21 @@ def test_a_fleet_that_lists_all_is_compared_in_full() -> None:
     pair = [make_report(comm=comm) for comm in ("sync", "async")]
     listed = [as_fleet(report, len(report.collectives), len(report.steps)) for report in pair]
     assert compare(*listed).kinds == compare(*pair).kinds
+
+
+def test_hidden_collectives_that_are_not_listed_are_not_taken_for_missing() -> None:
+    whole = make_report(comm="async")
+    exposed = [one for one in whole.collectives if one.purpose != "dgrad"]
+    hidden = [
+        replace(one, overlapped_ns=one.dur_ns, exposed_ns=0, exposed_share_ns=0)
+        for one in whole.collectives
+        if one.purpose == "dgrad"
+    ]
+    left = sum(one.exposed_share_ns for one in exposed)
+    whole = replace(whole, collectives=[*exposed, *hidden], totals=replace(whole.totals, exposed_ns=left))
+    some = as_fleet(whole, collectives=len(exposed))  # they account for all exposed time
+    found = compare(some, whole)
+    assert found.sites is None
+    assert found.kinds is not None
+    assert {kind.exposed.verdict for kind in found.kinds} == {"equal"}
+    assert found.summary == ["No difference beyond noise."]

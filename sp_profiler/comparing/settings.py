@@ -16,6 +16,10 @@ _RUN = ("world_size", "backend", "device_type")
 _KNOWN_SHARE = 0.05  # a share of known roles or purposes that differs by more makes figures of them differ
 
 
+BASE, HERE = "the base", "this run"
+"""What runs are called that nothing tells apart."""
+
+
 def facts(side: Side, label: str) -> RunFacts:
     run = side.report.run
     return RunFacts(
@@ -39,7 +43,7 @@ def labels(base: Report, here: Report) -> tuple[str, str]:
         one, two = name(base), name(here)
         if one != two:
             return one, two
-    return "the base", "this run"
+    return BASE, HERE
 
 
 def differing(base: Report, here: Report) -> list[Setting]:
@@ -91,6 +95,8 @@ def _command(environment: Mapping[str, Any]) -> str | None:
 
 def notes(base: Side, here: Side, names: tuple[str, str]) -> list[str]:
     """What keeps the two from being compared in full, and what the means are over; a sentence each."""
+    one, two = names
+    names = (one.capitalize() if one == BASE else one, two.capitalize() if two == HERE else two)
     return [
         *_windows(base, here, names),
         *_ranks(base, here),

@@ -10,7 +10,7 @@ from typing import TypeVar
 from sp_profiler.analysis.collective_table import Collectives
 from sp_profiler.analysis.results import Figures, RankFigures, StepFigures
 from sp_profiler.comparing.noise import LEAST_NS, SHARE_OF_STEP
-from sp_profiler.report.model import Report, by_step, windows_by_rank, windows_of
+from sp_profiler.report.model import Report, by_step, collectives_of, windows_by_rank, windows_of
 
 F = TypeVar("F", bound=Figures)
 Get = Callable[[Figures], float | None]
@@ -58,10 +58,12 @@ class Side:
 
     @cached_property
     def has_all_collectives(self) -> bool:
-        """Whether the listed collectives account for all exposed time: the report of a very large run lists
-        the most exposed ones only."""
+        """Whether all collectives are listed, and account for all exposed time: the report of a very large
+        run lists the most exposed ones only, which may leave out hidden ones alone."""
         exposed = self.report.totals.exposed_ns
-        return exposed is not None and self.collectives.total("exposed_share_ns") == exposed
+        if exposed is None or collectives_of(self.report) != len(self.report.collectives):
+            return False
+        return self.collectives.total("exposed_share_ns") == exposed
 
     def mean(self, get: Get) -> float | None:
         """The figure of the totals per step and rank, in whole ns."""
