@@ -194,13 +194,12 @@ def without_ranks(source: Path, folder: Path) -> None:
         (folder / f"{name}.json").write_bytes(text)
 
 
-def test_files_of_unknown_rank_are_numbered_as_ever(engine: str, tmp_path: Path) -> None:
+def test_files_of_unknown_rank_are_numbered_as_ever(tmp_path: Path) -> None:
     without_ranks(DEMO / "tp-async", tmp_path / "run")
     whole = sp_profiler.analyze(tmp_path / "run")
     assert [entry.code for entry in whole.data_quality].count("rank-assumed") == 2
-    report = fleet(tmp_path / "run", tmp_path / "work", engine)
-    assert_same(whole, report)
-    assert_same(whole, fleet(tmp_path / "run", tmp_path / "work", engine))  # resumed
+    assert_same(whole, fleet(tmp_path / "run", tmp_path / "work", "processes:1"))
+    assert_same(whole, fleet(tmp_path / "run", tmp_path / "work"))  # resumed
 
 
 def test_a_single_file_need_not_tell_its_rank(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ What travels is a `RankSummary`, as large for a trace of 350 MB as for one of 1.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -19,11 +18,11 @@ from sp_profiler.fleet.outcome import save_outcome
 from sp_profiler.fleet.work import Work, fingerprint_of, from_text, replace_whole, to_text
 from sp_profiler.ledger import LedgerEntry
 from sp_profiler.report.model import Timeline
+from sp_profiler.trace import places
 from sp_profiler.trace.cache import decode_cached
 from sp_profiler.trace.decode import decode_trace
 from sp_profiler.trace.limits import Limits
 from sp_profiler.trace.load import TraceSummary, content_digest, read_one, summary_of
-from sp_profiler.trace.remote import Remote, version_of
 from sp_profiler.trace.tables import Metadata, Trace
 
 VERSION = 1
@@ -172,11 +171,7 @@ def draw(of_rank: DrawTask) -> Drawn:
 def _fingerprint(task: SurveyTask) -> str | None:
     """Equal while neither the file nor what else the outcome depends on changes; None: cannot be told."""
     try:
-        if isinstance(task.place, Remote):
-            told = version_of(task.place)
-        else:
-            there = os.stat(task.place)
-            told = (there.st_size, there.st_mtime_ns)
+        told = places.fingerprint_of(task.place)
     except OSError:
         return None
     return None if told is None else fingerprint_of(task.path, told, task.assumed_rank, task.reading.options)
