@@ -46,7 +46,7 @@ Source = str | os.PathLike[str]
 
 
 def load(path: Source | Sequence[Source]) -> TraceSet:
-    """Read the traces of one run: a file, a folder, a glob, or several files.
+    """Read the traces of one run: a file, a folder, a glob, a URL of one, or several files.
 
     Raises InputError, naming the file, when nothing usable is there, and UsageError when `path` holds
     several runs (load them one by one).
@@ -68,11 +68,11 @@ def _one_run(path: Source | Sequence[Source]) -> RunFiles:
 
 def _refuse_several(paths: Sequence[Source], names: Sequence[str]) -> None:
     from sp_profiler.errors import UsageError
+    from sp_profiler.trace.remote import as_remote
 
     if len(names) > 1:
-        raise UsageError(
-            f"{os.fspath(paths[0])} holds {len(names)} runs ({', '.join(names)}): load one of them"
-        )
+        first = as_remote(os.fspath(paths[0]))
+        raise UsageError(f"{first} holds {len(names)} runs ({', '.join(names)}): load one of them")
 
 
 def analyze(

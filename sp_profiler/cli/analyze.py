@@ -32,7 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "paths",
         nargs="+",
         metavar="PATH",
-        help="trace file, folder or glob; a folder of folders that hold run.json: each is its own run",
+        help="trace file, folder, glob, or URL of one (s3://, https://); a folder of folders that hold"
+        " run.json: each is its own run",
     )
     add_window(parser)
     parser.add_argument(

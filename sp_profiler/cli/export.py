@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "paths",
         nargs="+",
         metavar="PATH",
-        help="trace file, folder or glob; every rank becomes a file of its own",
+        help="trace file, folder, glob or URL; every rank becomes a file of its own",
     )
     parser.add_argument(
         "--format",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Options of `validate`."""
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="trace file, folder or glob")
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="trace file, folder, glob or URL")
     parser.add_argument("--strict", action="store_true", help="exit 3 on any loss or repair")
     parser.add_argument(
         "--against",
