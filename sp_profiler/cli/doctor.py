@@ -27,6 +27,7 @@ EXTRAS = {
     "run": "record the shipped workloads",
     "dashboard": "runs in the browser",
     "hta": "critical path, comparison with HTA",
+    "cluster": "many ranks analysed on a Dask cluster",
     "remote": "traces of s3://, gs://, http(s)://",
 }
 
