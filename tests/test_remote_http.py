@@ -15,7 +15,7 @@ from trace_helpers import mixed_writer
 import sp_profiler
 from sp_profiler.cli.main import main
 from sp_profiler.engine import analyze_files
-from sp_profiler.errors import EXIT_INPUT, EXIT_OK, InputError
+from sp_profiler.errors import EXIT_INPUT, EXIT_OK, InputError, UsageError
 from sp_profiler.trace import cache, remote
 from sp_profiler.trace.decode import decode_trace
 from sp_profiler.trace.find import find_runs
@@ -224,3 +224,12 @@ def test_an_upload_to_the_dashboard_fetches_nothing(web: Web) -> None:
     (run,) = store.runs()
     assert store.ask(run, wait_s=60).report.ranks  # type: ignore[union-attr]
     assert web.asked == []
+
+
+def test_a_folder_of_several_runs_is_told_without_what_lets_somebody_in(web: Web) -> None:
+    for name in ("a", "b"):
+        (web.folder / "runs" / name).mkdir(parents=True)
+        mixed_writer().write(web.folder / "runs" / name / "rank0.pt.trace.json")
+    with pytest.raises(UsageError, match="holds 2 runs") as caught:
+        sp_profiler.load(f"http://jane:hush@127.0.0.1:{web.port}/closed/runs/")
+    assert "hush" not in str(caught.value)
