@@ -42,7 +42,7 @@ def test_without_torch_it_says_what_to_install(no_torch: None, capsys: pytest.Ca
 def test_json_names_every_extra_and_backend(no_torch: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
-    assert set(facts["extras"]) == {"run", "dashboard", "hta", "remote"}
+    assert set(facts["extras"]) == {"run", "dashboard", "hta", "cluster", "remote"}
     assert facts["extras"]["run"] == {
         "packages": {"torch": None},
         "installed": False,

@@ -231,8 +231,6 @@ def test_an_interrupt_ends_everything_and_the_next_call_goes_on(
         assert errors.decode().splitlines() == ["sp-profile: interrupted"]
         assert output == b""
         all_gone(workers)
-    left = [one.name for one in work.rglob(".new-*")]
-    assert left == [] or all(name.startswith(".new-") for name in left)  # of a worker killed while it wrote
     assert 3 <= len(marks(work)) < LARGE
 
 
@@ -248,6 +246,19 @@ def test_a_work_folder_is_used_by_one_analysis_at_a_time(
         with pytest.raises(UsageError, match=f"is in use by process {os.getpid()} on "):
             again(made, work)
     again(made, work)  # it is free
+
+
+def test_what_a_killed_process_left_half_written_is_removed_when_it_is_old(
+    made: tuple[Path, Truth, Report], work: Path
+) -> None:
+    (files,) = find_runs([str(made[0])])
+    old, new = work / "survey" / ".new-old", work / "survey" / ".new-new"
+    for path in (old, new):
+        path.write_bytes(b"half")
+    os.utime(old, (0, 0))
+    with opened(str(work), files):
+        assert new.exists()
+        assert not old.exists()
 
 
 def test_the_default_folder_lies_in_the_cache_and_old_ones_are_removed(

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sp_profiler.errors import UsageError
-from sp_profiler.fleet.work import BROKEN, Work, from_text, replace_whole, to_text
+from sp_profiler.fleet.work import ASIDE, BROKEN, Work, from_text, replace_whole, to_text
 from sp_profiler.trace.cache import WORK_FOLDERS, cache_folder
 from sp_profiler.trace.remote import is_remote
 from sp_profiler.trace.tables import RunFiles
@@ -30,6 +30,7 @@ KEPT_DAYS = 14
 KEPT_BYTES = 64 << 30
 _ABOUT = "work.json"
 _LOCK = "lock"
+_OLD_S = 86400
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,7 @@ def opened(folder: str | None, files: RunFiles) -> Iterator[Work]:
         _prepare(root, files)
         with _locked(root):
             (root / _ABOUT).touch()  # used now
+            _sweep(root)
             if folder is None:
                 _clean(root.parent, root)
             yield Work(str(root))
@@ -127,6 +129,15 @@ def _locked(root: Path) -> Iterator[None]:
         file.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
         file.flush()
         yield
+
+
+def _sweep(root: Path) -> None:
+    """Remove what was written aside by a process that was killed before it could rename it; a worker whose
+    coordinator is gone may still write, so only what is old."""
+    for path in root.glob(f"*/{ASIDE}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > _OLD_S:
+                path.unlink()
 
 
 def _clean(parent: Path, mine: Path) -> None:

@@ -24,6 +24,7 @@ import msgspec
 import numpy as np
 
 FACTS = "facts"
+ASIDE = ".new-"  # how the names of files begin that are not whole yet
 BROKEN = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile, msgspec.MsgspecError)
 """What reading raises when files are missing, damaged, or of another version."""
 
@@ -130,7 +131,7 @@ def replace_whole(place: Path, write: Callable[[BinaryIO], Any]) -> None:
 
     Its temporary name is of this try alone: the same step may run on two machines, when one was given up.
     """
-    number, temporary = tempfile.mkstemp(prefix=".new-", dir=place.parent)
+    number, temporary = tempfile.mkstemp(prefix=ASIDE, dir=place.parent)
     try:
         with os.fdopen(number, "wb") as file:
             write(file)
