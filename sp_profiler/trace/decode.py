@@ -22,6 +22,7 @@ from sp_profiler.trace.faults import Faults
 from sp_profiler.trace.inflate import read_text
 from sp_profiler.trace.limits import Limits
 from sp_profiler.trace.metadata import read_metadata
+from sp_profiler.trace.native import scanned_chunks
 from sp_profiler.trace.places import opened
 from sp_profiler.trace.remote import as_remote
 from sp_profiler.trace.tables import Trace
@@ -62,7 +63,8 @@ def decode_open(
     columns = Columns(path, limits, ledger)
     text = Window(read_text(file, path, limits, ledger))
     faults = Faults(ledger)
-    events = EventReader(path, text, limits, faults, columns, chunk_bytes=chunk_bytes)
+    scanned = scanned_chunks(columns)
+    events = EventReader(path, text, limits, faults, columns, chunk_bytes=chunk_bytes, scanned=scanned)
     document = DocumentReader(path, text, limits, faults, events)
     document.read()
     metadata = read_metadata(document.members, path, ledger)

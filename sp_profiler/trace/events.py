@@ -11,7 +11,7 @@ from sp_profiler.trace import scan
 from sp_profiler.trace.columns import Columns
 from sp_profiler.trace.faults import Faults
 from sp_profiler.trace.limits import Limits
-from sp_profiler.trace.native import scanned_chunks
+from sp_profiler.trace.native import ScannedChunks
 from sp_profiler.trace.repair import repair_event
 from sp_profiler.trace.schema import NO_EVENT, Event
 from sp_profiler.trace.values import string_too_long
@@ -43,7 +43,9 @@ class EventReader:
         columns: Columns,
         *,
         chunk_bytes: int,
+        scanned: ScannedChunks | None = None,
     ) -> None:
+        """`scanned` puts what is plain into the same columns; without it all is decoded here."""
         self.is_bare = False  # the file is a list, not an object
         self._path = path
         self._text = text
@@ -51,8 +53,7 @@ class EventReader:
         self._faults = faults
         self._columns = columns
         self._chunk_bytes = max(chunk_bytes, 1)
-        # Who only looks where events lie (an export) has no columns to put them into.
-        self._scanned = scanned_chunks(columns) if isinstance(columns, Columns) else None
+        self._scanned = scanned
         self._few_bytes = _SMALL_CHUNK
         self._no_border_before = 0  # an offset; looking again would cost the square of a damaged stretch
         self._single: list[tuple[Event, int]] = []  # events that were read one by one, with their offsets
