@@ -15,7 +15,7 @@ from sp_profiler.analysis.memory.blocks import FREED_UNSEEN
 from sp_profiler.analysis.memory.results import BorderFigures, Memory, MemoryFigures
 from sp_profiler.comparing.compare import compare, deltas
 from sp_profiler.comparing.model import Comparison, Delta
-from sp_profiler.comparing.words import SAME
+from sp_profiler.comparing.words import NOT_COMPARED, SAME
 from sp_profiler.ledger import LedgerEntry
 from sp_profiler.report.memory import assemble
 from sp_profiler.report.model import Coverage, Finding, Report, Window
@@ -195,18 +195,56 @@ def test_cpu_beside_gpu_is_said() -> None:
 
 
 def test_steps_beside_a_whole_trace_compare_ratios_only() -> None:
-    whole = make_report(steps=1, comm="sync")
-    whole = replace(
-        whole,
-        window=Window("trace", []),
-        steps=[replace(step, step=None) for step in whole.steps],
-        collectives=[replace(c, step=None) for c in whole.collectives],
-    )
-    found = compare(make_report(comm="async"), whole)
+    found = compare(make_report(comm="async"), whole_trace(make_report(steps=1, comm="sync")))
     assert (total(found, "exposed_ns").difference, total(found, "exposed_ns").verdict) == (None, "unknown")
     assert total(found, "overlap_ratio").difference is not None
     assert found.kinds is None
     assert any("has no steps" in note for note in found.notes)
+
+
+def whole_trace(report: Report) -> Report:
+    """A report of the whole trace in place of its one step."""
+    steps = [replace(step, step=None) for step in report.steps]
+    collectives = [replace(c, step=None) for c in report.collectives]
+    return replace(report, window=Window("trace", []), steps=steps, collectives=collectives)
+
+
+def test_times_that_were_not_compared_are_not_called_the_same() -> None:
+    report = make_report(steps=1)
+    found = compare(report, whole_trace(report))
+    assert found.is_different is None
+    assert found.summary[0] == NOT_COMPARED
+    assert SAME not in found.summary
+
+
+def test_of_whole_traces_no_sentence_speaks_of_steps(tmp_path: Path) -> None:
+    once = [Drawn(collectives=((100, 50, 1024, "tp"),))]
+    thrice = [Drawn(collectives=tuple((100 * n, 50, 1024, "tp") for n in (1, 2, 3)))]
+    other = [Drawn(collectives=((100, 50, 1024, "dp"),), op="allgather")]
+    base, more, new = (
+        whole_trace(drawn_report(tmp_path / name, drawn))
+        for name, drawn in (("base", once), ("more", thrice), ("new", other))
+    )
+    found = compare(base, more)
+    count = figure_of(only_kind(found), "count")
+    assert (count.noise, count.noise_from, count.verdict) == (None, "counted", "changed")
+    assert found.is_different
+    text = " ".join(found.summary)
+    assert "runs 3 times a rank instead of 1;" in text
+    text = " ".join(compare(base, new).summary)
+    assert "all-gather of group dp[0], 1 per rank; they expose 50.0 µs." in text
+    assert "step" not in text
+
+
+def test_layers_that_nobody_named_are_not_counted(tmp_path: Path) -> None:
+    drawn = [Drawn(collectives=((100, 50, 1024, "tp"),))]
+    base = drawn_report(tmp_path, drawn)
+    assert list(base.totals.exposed_by_layer_ns) == ["unknown"]
+    layers = replace(base.totals, exposed_by_layer_ns={"0": 30 * US, "1": 20 * US})
+    two = replace(base, totals=layers)
+    three = replace(base, totals=replace(layers, exposed_by_layer_ns={"0": 1, "1": 1, "2": 1, "unknown": 1}))
+    assert not any("layers" in note for note in compare(base, two).notes)
+    assert "2 and 3 layers: figures of a step are of different models." in compare(two, three).notes
 
 
 def test_figures_that_a_run_does_not_tell_are_null_not_zero() -> None:

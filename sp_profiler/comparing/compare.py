@@ -100,7 +100,8 @@ def _is_different(found: Comparison) -> bool | None:
         return True
     step = [one for one in found.totals if one.figure in _MAIN]
     main = [*step, *(kind.exposed for kind in found.kinds or ())]
-    return None if any(one.verdict == "noise-unknown" or one.is_moved for one in main) else False
+    unsure = any(one.verdict in ("noise-unknown", "unknown") or one.is_moved for one in main)
+    return None if unsure else False
 
 
 _MAIN = ("window_ns", "compute_ns", "overlapped_ns", "exposed_ns", "idle_ns")

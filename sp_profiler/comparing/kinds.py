@@ -78,6 +78,7 @@ class _Maker:
         self._runs = (one, two)
         self._groups = groups
         self._resolution = resolution_ns(base, here)
+        self._has_one_step = min(base.samples_count, here.samples_count) < 2
         self._is_cpu = "cpu" in (base.report.run.device_type, here.report.run.device_type)
         self._has_causes = all(run.table.causes() is not None for run in self._runs)
         self._causes = list(dict.fromkeys(c for run in self._runs for c in run.exposed_by_cause))
@@ -151,13 +152,15 @@ class _Maker:
     ) -> Delta:
         get = self._samples[f"{figure}.{name}"]
         samples = (get[0](kind), get[1](kind))
+        is_counted = unit == "count" and self._has_one_step  # a number of things strays in no step
         return delta(
             figure,
             name,
             unit,
             *values,
             resolution=resolution,
-            samples=samples,
+            samples=None if is_counted else samples,
+            noise_from="counted" if is_counted else None,
             is_there=self._there(kind),
         )
 

@@ -149,7 +149,8 @@ def _layers(base: Side, here: Side) -> list[str]:
     if None not in told:
         count = told
     else:
-        count = [len(side.report.totals.exposed_by_layer_ns) for side in (base, here)]
+        numbered = [filter(str.isdigit, side.report.totals.exposed_by_layer_ns) for side in (base, here)]
+        count = [len(list(layers)) for layers in numbered]
     if count[0] == count[1] or not all(count):
         return []
     return [f"{count[0]} and {count[1]} layers: figures of a step are of different models."]

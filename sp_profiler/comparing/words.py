@@ -13,6 +13,7 @@ from sp_profiler.report.sentences import op_name
 
 SAME = "No difference beyond noise."
 NOT_SURE = "No difference is sure: for what differs the noise is not known."
+NOT_COMPARED = "Whether they differ is not known: the times of one have no counterpart in the other."
 _MOST = 12  # sentences about what changed
 _SHARE = 0.2  # from this part of a difference on a reason is worth naming
 _MOST_REASONS = 2
@@ -24,7 +25,7 @@ Said = tuple[float, str]
 def summary(found: Comparison) -> list[str]:
     """The main sentences; that there is no difference first, where nothing differs."""
     said = changes(found)
-    first = [] if said else [SAME if found.is_different is False else NOT_SURE]
+    first = [] if said else [_without_changes(found)]
     told = [*first, _step(found), _settings(found), *said, *_findings(found)]
     return [text for text in told if text]
 
@@ -38,12 +39,23 @@ def changes(found: Comparison) -> list[str]:
     return [*told[:_MOST], *(text for text in (_memory(found), *_context(found)) if text)]
 
 
+def _without_changes(found: Comparison) -> str:
+    """What holds of runs of which no change is sure."""
+    if found.is_different is False:
+        return SAME
+    return NOT_COMPARED if _total(found, "window_ns").verdict == "unknown" else NOT_SURE
+
+
 def _total(found: Comparison, figure: str) -> Delta:
     return next(one for one in found.totals if one.figure == figure)
 
 
 def per(found: Comparison) -> str:
-    return " per step" if found.base.window_rule == found.here.window_rule == "step" else ""
+    return " per step" if _is_by_step(found) else ""
+
+
+def _is_by_step(found: Comparison) -> bool:
+    return found.base.window_rule == found.here.window_rule == "step"
 
 
 def from_to(one: Delta) -> str:
@@ -196,25 +208,30 @@ def _kind(found: Comparison, kind: KindChange) -> Said:
     if one.verdict in ("only-base", "only-here"):
         here = one.verdict == "only-here"
         value, count = (one.here, counts and counts.here) if here else (one.base, counts and counts.base)
-        many = "" if count is None else f", {_number(count)}{per(found)} and rank"
+        many = (
+            ""
+            if count is None
+            else f", {_number(count)} {'per step and rank' if _is_by_step(found) else 'per rank'}"
+        )
         text = f"{'New in this run' if here else 'Gone in this run'}: {name_of(kind)}{many}"
         return where, f"{text}; {'they expose' if here else 'they exposed'} {duration(value)}{per(found)}."
     if one.is_moved:
         amount = f"{duration(abs(one.difference or 0))}{per(found)} {from_to(one)}"
         text = f"Exposed {name_of(kind)} {rose(one)} {amount}"
         return where, f"{text}{f', because {kind.because}' if kind.because else ''}."
-    text = f"The {name_of(kind)} {listed(_turned(kind))}; what it exposes {from_to(one)}: {noise_text(one)}."
-    return where / 1000, text
+    turned = listed(_turned(kind, _is_by_step(found)))
+    return where / 1000, f"The {name_of(kind)} {turned}; what it exposes {from_to(one)}: {noise_text(one)}."
 
 
-def _turned(kind: KindChange) -> list[str]:
+def _turned(kind: KindChange, by_step: bool = True) -> list[str]:
     """What a kind of collectives is now that it was not."""
     said = [] if kind.became is None else [f"is {kind.became}hronous now"]
     for one in kind.figures:
         if not one.is_moved:
             continue
         if one.figure == "count":
-            said.append(f"runs {_number(one.here)} times a step instead of {_number(one.base)}")
+            often = "a step" if by_step else "a rank"
+            said.append(f"runs {_number(one.here)} times {often} instead of {_number(one.base)}")
         if one.figure == "bytes":
             said.append(f"moves {size(one.here)} at a time instead of {size(one.base)}")
     return said
@@ -282,16 +299,19 @@ def _dimensions(found: Comparison) -> list[Said]:
     said: list[Said] = []
     for one in found.by.get("purpose", ()):
         if one.is_moved:
-            text = (
-                f"Exposed {visible(one.name)} communication {rose(one)} {duration(abs(one.difference or 0))}"
-            )
+            text = f"Exposed {_communication(one.name)} {rose(one)} {duration(abs(one.difference or 0))}"
             said.append((abs(one.difference or 0), f"{text}{per(found)} {from_to(one)}."))
         elif one.is_changed:
             new = one.verdict == "only-here"
-            text = f"{visible(one.name)} communication is {'new' if new else 'gone'} in this run"
+            text = f"{_communication(one.name).capitalize()} is {'new' if new else 'gone'} in this run"
             value = duration(one.here if new else one.base)
             said.append((abs(one.contribution), f"{text}: {value} exposed{per(found)}."))
     return said
+
+
+def _communication(purpose: str) -> str:
+    known = purpose != "unknown"
+    return f"{visible(purpose)} communication" if known else "communication of unknown purpose"
 
 
 def _computation(found: Comparison) -> list[Said]:
