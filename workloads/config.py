@@ -348,3 +348,25 @@ def _option(name: str) -> str:
 def _default(name: str) -> Any:
     (field,) = [field for field in dataclasses.fields(WorkloadConfig) if field.name == name]
     return field.default
+
+
+def scheme_name(config: WorkloadConfig) -> str:
+    """The workload in a word or two: `tp-sync`, `sp-shard-async-recompute-full`, `ring-zigzag-async`.
+
+    Folders of runs are named so, and schemes of a sweep.
+    """
+    whole = config.canonical()
+    parts = [
+        whole.mode,
+        f"{whole.ulysses}" if whole.ulysses else None,
+        whole.layout,
+        whole.inside and f"{whole.inside}{whole.tp}",
+        whole.save,
+        whole.comm,
+        None if whole.causal else "no-mask",
+        None if whole.recompute == "none" else f"recompute-{whole.recompute}",
+        None if whole.projections == "separate" else "fused",
+        None if whole.norm == "eager" else "fused-norm",
+        "attention" if whole.attention_only else None,
+    ]
+    return "-".join(part for part in parts if part)

@@ -203,23 +203,6 @@ def workload_config(args: argparse.Namespace, mode: str, **fixed: Any) -> Worklo
     return config
 
 
-def label_of(config: WorkloadConfig) -> str:
-    """The workload in a word or two, for the name of its folder: `sp-shard-async`, `ring-zigzag-async`."""
-    whole = config.canonical()
-    parts = [
-        whole.mode,
-        f"{whole.ulysses}" if whole.ulysses else None,
-        whole.layout,
-        whole.inside and f"{whole.inside}{whole.tp}",
-        whole.save,
-        whole.comm,
-        None if whole.causal else "no-mask",
-        None if whole.recompute == "none" else f"recompute-{whole.recompute}",
-        "attention" if whole.attention_only else None,
-    ]
-    return "-".join(part for part in parts if part)
-
-
 def folder_for(args: argparse.Namespace, label: str) -> PendingFolder:
     """The folder to be made: `--out`, or a new one named by time and label."""
     from sp_profiler.record.location import RUNS_FOLDER, run_folder_name
@@ -238,9 +221,10 @@ def command_line() -> list[str]:
 def _run_workload(args: argparse.Namespace) -> int:
     from sp_profiler.cli.live import Live
     from sp_profiler.record.workload import choose_backend, record_workload
+    from workloads.config import scheme_name
 
     config = workload_config(args, args.workload)
-    label = label_of(config)
+    label = scheme_name(config)
     with folder_for(args, label) as pending, Live() as live:
         backend = choose_backend(args.backend, config.ranks)
         if backend.note:

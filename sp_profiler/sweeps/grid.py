@@ -17,7 +17,7 @@ from sp_profiler.sweeps.model import Cell, Skipped
 from sp_profiler.sweeps.request import VARIED, SweepRequest, flag
 from sp_profiler.sweeps.theory import theory_of
 from sp_profiler.theory.machine import Machine
-from workloads.config import CONTEXT_MODES, FFN_MULTIPLE, RING_MODES, WorkloadConfig
+from workloads.config import CONTEXT_MODES, FFN_MULTIPLE, RING_MODES, WorkloadConfig, scheme_name
 
 SIZES = ("ranks", "dtype", "hidden", "heads", "kv_heads", "ffn", "vocab", "micro_batch", "num_microbatches",
          "seq_len", "layers")  # fmt: skip
@@ -198,25 +198,6 @@ def _cell(name: str, asked: Options, config: WorkloadConfig, machine: Machine | 
 def tokens_per_step(config: WorkloadConfig) -> int:
     """Of all ranks together. Ranks that share a model or a sequence work on the same tokens."""
     return config.seq_len * config.micro_batch * config.num_microbatches * config.dp
-
-
-def scheme_name(config: WorkloadConfig) -> str:
-    """`tp-sync`, `sp-shard-async-recompute-full`, `ring-zigzag-async`: what `--baseline` takes."""
-    whole = config.canonical()
-    parts = [
-        whole.mode,
-        f"{whole.ulysses}" if whole.ulysses else None,
-        whole.layout,
-        whole.inside and f"{whole.inside}{whole.tp}",
-        whole.save,
-        whole.comm,
-        None if whole.causal else "no-mask",
-        None if whole.recompute == "none" else f"recompute-{whole.recompute}",
-        None if whole.projections == "separate" else "fused",
-        None if whole.norm == "eager" else "fused-norm",
-        "attention" if whole.attention_only else None,
-    ]
-    return "-".join(part for part in parts if part)
 
 
 def _label(workload: Mapping[str, Any]) -> str:
