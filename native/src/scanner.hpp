@@ -182,6 +182,16 @@ private:
         return true;
     }
 
+    // A key with what leads to its value. One that is spelled with escapes is not plain.
+    static bool read_key(Cursor& c, View& key) {
+        bool has_escape;
+        if (!take_string(c, key, has_escape) || has_escape) return false;
+        skip_space(c);
+        if (!take(c, ':')) return false;
+        skip_space(c);
+        return true;
+    }
+
     bool read(Cursor& c, Event& event) const {
         if (!take(c, '{')) return false;
         skip_space(c);
@@ -190,10 +200,7 @@ private:
         for (;;) {
             View key;
             bool has_escape;
-            if (!take_string(c, key, has_escape) || has_escape) return false;
-            skip_space(c);
-            if (!take(c, ':')) return false;
-            skip_space(c);
+            if (!read_key(c, key)) return false;
             // A key that is there twice is for the caller.
             const auto once = [](bool& seen) { return !std::exchange(seen, true); };
             bool good = true;
@@ -236,11 +243,7 @@ private:
         std::uint8_t texts_seen = 0;
         for (;;) {
             View key;
-            bool has_escape;
-            if (!take_string(c, key, has_escape) || has_escape) return false;
-            skip_space(c);
-            if (!take(c, ':')) return false;
-            skip_space(c);
+            if (!read_key(c, key)) return false;
             const ArgsKey* known = find(key);
             bool good = true;
             if (known == nullptr) {
