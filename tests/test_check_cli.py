@@ -188,6 +188,21 @@ def test_one_unusable_run_keeps_none_back_and_is_told_everywhere(here: Path) -> 
     assert (root.attrib["errors"], root.attrib["failures"]) == ("1", "0")
 
 
+def test_a_path_without_a_run_keeps_none_of_the_others_back(here: Path) -> None:
+    save(here, make_report(), "good.json")
+    result = cli("check", "nothing", DEMO / "tp-sync", "good.json", "--no-loss", "--junit", "j.xml", "--json")
+    assert result.returncode == 3
+    assert result.stderr.strip().splitlines() == ["sp-profile check: nothing does not exist."]
+    found = {run["name"]: (run["holds"], run["error"]) for run in json.loads(result.stdout)["runs"]}
+    assert found.pop("nothing") == (False, "nothing does not exist.")
+    assert list(found.values()) == [(True, None), (True, None)]
+    root = Xml.parse(here / "j.xml").getroot()
+    assert (root.attrib["tests"], root.attrib["errors"]) == ("3", "1")
+    result = cli("check", "nothing", "nowhere", "--no-loss")
+    assert result.returncode == 3
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
 def test_a_single_unusable_run_still_gets_its_files(here: Path) -> None:
     bad = here / "bad.json"
     bad.write_text('{"schema": "sp-profile/report"}')

@@ -86,7 +86,8 @@ def run(args: argparse.Namespace) -> int:
         except SpProfilerError as error:
             if len(sources) == 1 and not wants_files:
                 raise
-            print(f"sp-profile check: {visible(f'{source.name}: {error}')}", file=sys.stderr)
+            told = str(error) if source.path in str(error) else f"{source.name}: {error}"
+            print(f"sp-profile check: {visible(told)}", file=sys.stderr)
             runs.append(unusable(source.name, source.path, str(error)))
             code = max(code, error.exit_code)
     check = check_of(_distinct(runs), budgets)
@@ -145,13 +146,29 @@ def _found(args: argparse.Namespace, *, or_raise: bool) -> list[_Source]:
     except InputError as error:
         if or_raise:
             raise
-        told = error  # `error` is gone when it is read
-
-        def read() -> Report:
-            raise told
-
         paths = [as_remote(path) for path in args.paths]  # of URLs without what lets somebody in
-        return [_Source(" ".join(paths), paths[0], read)]
+        return [replace(_broken(paths[0], error), name=" ".join(paths))]
+
+
+def _broken(path: str, error: InputError) -> _Source:
+    """What stands in place of a run that cannot be used."""
+    from sp_profiler.trace.remote import as_remote
+
+    def read() -> Report:
+        raise error
+
+    return _Source(as_remote(path), as_remote(path), read)
+
+
+def _why_not(path: str) -> InputError | None:
+    """Why a path by itself names no run; None where it does."""
+    from sp_profiler.trace.find import find_runs
+
+    try:
+        find_runs([path])
+    except InputError as error:
+        return error
+    return None
 
 
 def _sources(args: argparse.Namespace) -> Iterator[_Source]:
@@ -165,7 +182,15 @@ def _sources(args: argparse.Namespace) -> Iterator[_Source]:
             traces.append(path)
         for name in reports:
             yield _Source(name, name, lambda name=name: report_from(name, args))
-    runs = find_runs(traces) if traces else []
+    try:
+        runs = find_runs(traces) if traces else []
+    except InputError:
+        broken = {path: error for path in traces if (error := _why_not(path)) is not None}
+        traces = [path for path in traces if path not in broken]
+        if not broken or len(broken) == len(args.paths):
+            raise
+        yield from (_broken(path, error) for path, error in broken.items())
+        runs = find_runs(traces) if traces else []
     if len(traces) == len(runs) == 1:
         yield _Source(runs[0].name, runs[0].root, lambda: report_from(traces[0], args))
         return
