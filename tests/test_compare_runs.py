@@ -95,7 +95,7 @@ def test_one_step_each_leaves_noise_unknown_and_says_so(tmp_path: Path) -> None:
     exposed = total(found, "exposed_ns")
     assert (exposed.difference, exposed.noise, exposed.verdict) == (300 * US, None, "noise-unknown")
     assert found.is_different is None
-    assert any("noise is not known" in note for note in found.notes)
+    assert any("a and b have one window of each rank: noise is not known" in note for note in found.notes)
     assert SAME not in found.summary
 
 
@@ -215,6 +215,12 @@ def test_times_that_were_not_compared_are_not_called_the_same() -> None:
     assert found.is_different is None
     assert found.summary[0] == NOT_COMPARED
     assert SAME not in found.summary
+
+
+def test_runs_of_one_name_are_told_apart_in_the_middle_of_a_sentence_too(tmp_path: Path) -> None:
+    report = drawn_report(tmp_path, [Drawn()])
+    found = compare(report, report)
+    assert any(note.startswith("The base and this run have one window of each rank:") for note in found.notes)
 
 
 def test_of_whole_traces_no_sentence_speaks_of_steps(tmp_path: Path) -> None:

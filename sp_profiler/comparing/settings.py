@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from sp_profiler.comparing.model import RunFacts, Setting
@@ -185,5 +185,5 @@ def _noise(base: Side, here: Side, names: tuple[str, str]) -> list[str]:
     if not few:
         return []
     what = "has one window of each rank" if len(few) == 1 else "have one window of each rank"
-    which: Sequence[str] = few
+    which = [few[0], *(HERE if name == HERE.capitalize() else name for name in few[1:])]
     return [f"{' and '.join(which)} {what}: noise is not known, what differs in time may be chance."]
