@@ -38,7 +38,8 @@ def sentence(entry: LedgerEntry) -> str:
     """A ledger entry in one line: where, what, how often."""
     from sp_profiler.report.format import visible
 
-    where = f"{entry.file}: " if entry.file else ""
+    is_named = entry.file is None or entry.text.startswith(entry.file)  # as errors name their file
+    where = "" if is_named else f"{entry.file}: "
     at = f", first at byte {entry.first_offset}" if entry.first_offset is not None else ""
     times = f" ({entry.count} times{at})" if entry.count > 1 else f" ({at[2:]})" if at else ""
     return visible(f"{where}{entry.text}{times}")

@@ -13,7 +13,7 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
+import uuid
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -130,10 +130,11 @@ def replace_whole(place: Path, write: Callable[[BinaryIO], Any]) -> None:
     """Make the file `place` of what `write` writes: all of it, on disk, or nothing. Raises OSError.
 
     Its temporary name is of this try alone: the same step may run on two machines, when one was given up.
+    Who may read it is for the umask to say, as of any file: workers may be other users.
     """
-    number, temporary = tempfile.mkstemp(prefix=ASIDE, dir=place.parent)
+    temporary = place.with_name(f"{ASIDE}{uuid.uuid4().hex}")
     try:
-        with os.fdopen(number, "wb") as file:
+        with temporary.open("xb") as file:
             write(file)
             file.flush()
             os.fsync(file.fileno())
