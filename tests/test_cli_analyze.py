@@ -160,3 +160,12 @@ def test_the_cache_changes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "cache").exists()
     assert [cli("analyze", path, "--json", **where).stdout for _ in range(2)] == [first.stdout] * 2
     assert len(list((tmp_path / "cache").iterdir())) == 1
+
+
+def test_a_warning_names_its_file_once(tmp_path: Path) -> None:
+    trace = next((DEMO / "tp-async").glob("rank-00001*"))
+    (tmp_path / trace.name).write_bytes(trace.read_bytes())
+    (tmp_path / "rank0.json").touch()
+    warned = cli("analyze", tmp_path)
+    assert warned.returncode == 0
+    assert warned.stderr.count(str(tmp_path / "rank0.json")) == 1

@@ -49,12 +49,3 @@ def test_validate_tells_runs_of_one_name_apart(trace: Path, tmp_path: Path) -> N
         (tmp_path / folder / "run" / trace.name).write_bytes(trace.read_bytes())
     result = cli("validate", tmp_path / "a", tmp_path / "b", "--json")
     assert [run["name"] for run in json.loads(result.stdout)["runs"]] == ["run", "run-2"]
-
-
-def test_a_warning_names_its_file_once(tmp_path: Path) -> None:
-    trace = next((DEMO / "tp-async").glob("rank-00001*"))
-    (tmp_path / trace.name).write_bytes(trace.read_bytes())
-    (tmp_path / "rank0.json").touch()
-    refused = cli("validate", tmp_path, "--strict")
-    assert refused.returncode == 3
-    assert refused.stderr.count(str(tmp_path / "rank0.json")) == 1
