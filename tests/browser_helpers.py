@@ -98,7 +98,9 @@ class Page:
         self.wait_for("document.readyState === 'complete'")
 
     def visit(self, url: str) -> None:
-        """Open an address; what came before is forgotten."""
+        """Open an address; what came before is forgotten, with what it was still asking for."""
+        self.send("Page.navigate", url="about:blank")
+        self.wait_for("location.href === 'about:blank'")
         self.problems.clear()
         self.requests.clear()
         self.send("Page.navigate", url=url)

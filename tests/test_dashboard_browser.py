@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 from browser_helpers import Page, page  # noqa: F401 - a fixture
 from context_traces import CASES, draw
+from serving import answering
 
 pytest.importorskip("dash", reason="the extra 'dashboard' is not installed")
 
@@ -38,14 +38,8 @@ def dashboard(*paths: Path) -> Iterator[tuple[str, Store]]:
     address = server.Address(port=bound.getsockname()[1])
     app = create_app(store, Settings(tuple(map(str, paths))))
     server.guard(app, address)
-    running = server.make_server(app, bound)
-    thread = threading.Thread(target=running.run, daemon=True)
-    thread.start()
-    try:
+    with answering(server.make_server(app, bound)):
         yield address.url, store
-    finally:
-        running.close()
-        thread.join(timeout=10)
 
 
 @pytest.fixture(scope="module")

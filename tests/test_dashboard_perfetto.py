@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,6 +15,7 @@ from typing import Any, cast
 
 import pytest
 from browser_helpers import Page, page  # noqa: F401 - a fixture
+from serving import answering
 
 pytest.importorskip("dash", reason="the extra 'dashboard' is not installed")
 
@@ -78,17 +80,14 @@ def beside(perfetto: Perfetto | None) -> Iterator[tuple[str, Opened]]:
     address = server.Address(port=bound.getsockname()[1])
     app = create_app(store, Settings(perfetto=perfetto.origin) if perfetto else Settings())
     server.guard(app, address)
-    running = server.make_server(app, bound)
-    threads = [threading.Thread(target=running.run, daemon=True)]
-    threads += [threading.Thread(target=perfetto.serve_forever, daemon=True)] if perfetto else []
-    for thread in threads:
-        thread.start()
     found = store.ask(store.runs()[0], wait_s=120)
     assert isinstance(found, Opened)
+    if perfetto:
+        threading.Thread(target=perfetto.serve_forever, daemon=True).start()
     try:
-        yield address.url, found
+        with answering(server.make_server(app, bound)):
+            yield address.url, found
     finally:
-        running.close()
         if perfetto:
             perfetto.shutdown()
             perfetto.server_close()
@@ -115,7 +114,9 @@ def test_a_trace_is_handed_over_window_to_window(page: Page) -> None:  # noqa: F
         assert "the trace stays in this browser" in page.run("document.querySelector('.menu').textContent")
         press(page, "[data-perfetto]")
         page.wait_for("document.querySelector('#told')?.textContent === 'Perfetto has the trace.'", 60)
-        page.wait_for("new Promise(done => setTimeout(() => done(true), 500))")
+        deadline = time.monotonic() + 60
+        while not perfetto.took and time.monotonic() < deadline:
+            page.wait_for("new Promise(done => setTimeout(() => done(true), 100))")
         ((about, trace),) = perfetto.took
         assert "tp-async%2C+rank+1" in about
         assert ".perfetto.json" in about

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from serving import answering
 
 pytest.importorskip("dash", reason="the extra 'dashboard' is not installed")
 
@@ -135,24 +136,17 @@ def client_of_cookie(store: Store, port: int) -> str:
 
 def test_a_big_request_is_refused_before_it_is_read(store: Store) -> None:
     import http.client
-    import threading
 
     bound = server.listen(server.Address(port=0))
     address = server.Address(port=bound.getsockname()[1])
     app = create_app(store)
     server.guard(app, address)
-    running = server.make_server(app, bound)
-    thread = threading.Thread(target=running.run, daemon=True)
-    thread.start()
-    try:
+    with answering(server.make_server(app, bound)):
         asked = http.client.HTTPConnection("127.0.0.1", address.port, timeout=30)
         asked.putrequest("POST", "/_dash-update-component")
         asked.putheader("Content-Length", str(1 << 34))
         asked.endheaders()
         assert asked.getresponse().status == 413
-    finally:
-        running.close()
-        thread.join(timeout=10)
 
 
 def test_only_the_loopback_goes_without_a_token() -> None:

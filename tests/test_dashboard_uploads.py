@@ -8,7 +8,6 @@ import io
 import json
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 from browser_helpers import Page, page  # noqa: F401 - a fixture
+from serving import answering
 
 pytest.importorskip("dash", reason="the extra 'dashboard' is not installed")
 
@@ -244,14 +244,8 @@ def running(store: Store, host: str = "127.0.0.1", token: str | None = None) -> 
     app = create_app(store, Settings())
     server.guard(app, address)
     limit = store.uploads.limit_bytes if store.uploads else 0
-    serving = server.make_server(app, bound, address, limit)
-    thread = threading.Thread(target=serving.run, daemon=True)
-    thread.start()
-    try:
+    with answering(server.make_server(app, bound, address, limit)):
         yield address
-    finally:
-        serving.close()
-        thread.join(timeout=10)
 
 
 def begin(address: server.Address, path: str, length: int, **headers: str) -> int:
