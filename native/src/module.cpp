@@ -138,6 +138,7 @@ nb::dict scan(sp::Scanner& scanner, nb::bytes data, std::size_t start, std::size
 }  // namespace
 
 NB_MODULE(_scanner, module) {
+    nb::set_leak_warnings(false);  // a thread may still decode when the interpreter ends
     module.doc() = "Plain Kineto events become columns; what is not plain is left to the caller.";
     nb::class_<sp::Scanner>(module, "Scanner")
         .def("__init__",
