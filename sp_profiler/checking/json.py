@@ -13,13 +13,11 @@ from sp_profiler.checking.result import SCHEMA, SCHEMA_VERSION, Check
 from sp_profiler.report.json import schema_of, to_plain
 
 SCHEMA_PATH = Path(__file__).with_name("schema.json")
-_FIRST = ("schema", "schema_version")
 
 
 def render(check: Check) -> str:
     """JSON text, one line per verdict. ASCII, integers exact, no NaN."""
-    plain = to_plain(check)
-    members = {key: plain[key] for key in (*_FIRST, *(key for key in plain if key not in _FIRST))}
+    members = to_plain(check)
     runs = [_run(one) for one in members["runs"]]
     lines = [
         f"{json.dumps(key)}: {_several(runs) if key == 'runs' else _dumps(value)}"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sp_profiler.comparing.model import SCHEMA, SCHEMA_VERSION, Comparison
-from sp_profiler.report.json import schema_of, to_plain
+from sp_profiler.report.json import COMPACT, render_document, schema_of
 
 SCHEMA_PATH = Path(__file__).with_name("schema.json")
 _ALWAYS = ("schema", "schema_version", "tool", "runs")
@@ -19,20 +19,7 @@ _ALWAYS = ("schema", "schema_version", "tool", "runs")
 
 def render(found: Comparison) -> str:
     """The text, ASCII, one line per top-level member and per element of its lists."""
-    plain = to_plain(found)
-    return (
-        "{\n" + ",\n".join(f"{json.dumps(key)}: {_member(value)}" for key, value in plain.items()) + "\n}\n"
-    )
-
-
-def _member(value: Any) -> str:
-    if isinstance(value, list) and value:
-        return "[\n  " + ",\n  ".join(_dumps(one) for one in value) + "\n]"
-    return _dumps(value)
-
-
-def _dumps(value: Any) -> str:
-    return json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return render_document(found, COMPACT)
 
 
 def schema() -> dict[str, Any]:

@@ -32,6 +32,8 @@ _FIRST = ("schema", "schema_version")
 _ONLY_IF_THERE = ("fleet",)
 """Members that are left out instead of being null."""
 _LINES_AT_ONCE = 1 << 13
+COMPACT = (",", ":")
+"""Separators of members and of keys without a blank."""
 
 
 @cache
@@ -111,14 +113,21 @@ def _or_null(texts: list[str], known: Bool | None) -> list[str]:
     return texts
 
 
-def _member(value: Any) -> str:
+def render_document(document: Any, separators: tuple[str, str] = (", ", ": ")) -> str:
+    """Another document of ours, a dataclass, laid out as a report is. ASCII, integers exact, no NaN."""
+    plain = to_plain(document)
+    lines = [f"{json.dumps(name)}: {_member(value, separators)}" for name, value in plain.items()]
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _member(value: Any, separators: tuple[str, str] = COMPACT) -> str:
     if isinstance(value, list) and value:
-        return "[\n  " + ",\n  ".join(_dumps(item) for item in value) + "\n]"
-    return _dumps(value)
+        return "[\n  " + ",\n  ".join(_dumps(item, separators) for item in value) + "\n]"
+    return _dumps(value, separators)
 
 
-def _dumps(value: Any) -> str:
-    return json.dumps(value, allow_nan=False, separators=(",", ":"))
+def _dumps(value: Any, separators: tuple[str, str] = COMPACT) -> str:
+    return json.dumps(value, allow_nan=False, separators=separators)
 
 
 def read_report(text: str | bytes, where: str = "report.json") -> Report:

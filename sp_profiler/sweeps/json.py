@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from sp_profiler.report.json import schema_of, to_plain
+from sp_profiler.report.json import render_document, schema_of
 from sp_profiler.sweeps.model import SCHEMA, SCHEMA_VERSION, Sweep
 
 SCHEMA_PATH = Path(__file__).with_name("schema.json")
@@ -17,15 +17,7 @@ SCHEMA_PATH = Path(__file__).with_name("schema.json")
 
 def render(sweep: Sweep) -> str:
     """JSON text, one line per top-level member and per element of its lists. ASCII, integers exact."""
-    plain = to_plain(sweep)
-    lines = [f"{json.dumps(key)}: {_member(value)}" for key, value in plain.items()]
-    return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
-def _member(value: Any) -> str:
-    if isinstance(value, list) and value:
-        return "[\n  " + ",\n  ".join(json.dumps(item, allow_nan=False) for item in value) + "\n]"
-    return json.dumps(value, allow_nan=False)
+    return render_document(sweep)
 
 
 def schema() -> dict[str, Any]:

@@ -9,30 +9,19 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 from sp_profiler.planning.long_context import model as long_context
 from sp_profiler.planning.model import SCHEMA, SCHEMA_VERSION, Plan
-from sp_profiler.report.json import schema_of, to_plain
+from sp_profiler.report.json import render_document, schema_of
 from sp_profiler.report.planned.shown import AnyPlan
 
 SCHEMA_PATH = Path(__file__).with_name("schema.json")
 LONG_CONTEXT_SCHEMA_PATH = Path(__file__).with_name("long_context_schema.json")
-_FIRST = ("schema", "schema_version")
 
 
 def render(plan: AnyPlan) -> str:
     """JSON text, one line per top-level member and per element of its lists. ASCII, integers exact."""
-    plain = to_plain(plan)
-    members = {key: plain[key] for key in (*_FIRST, *(key for key in plain if key not in _FIRST))}
-    lines = [f"{json.dumps(key)}: {_member(value)}" for key, value in members.items()]
-    return "{\n" + ",\n".join(lines) + "\n}\n"
-
-
-def _member(value: Any) -> str:
-    if isinstance(value, list) and value:
-        return "[\n  " + ",\n  ".join(json.dumps(item, allow_nan=False) for item in value) + "\n]"
-    return json.dumps(value, allow_nan=False)
+    return render_document(plan)
 
 
 def render_schema() -> str:
