@@ -6,12 +6,14 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from sp_profiler.cli.progress import Bar
 from sp_profiler.errors import UsageError
 
 if TYPE_CHECKING:
+    from rich.progress import ProgressColumn
+
     from sp_profiler.analysis.contention import Baseline
     from sp_profiler.analysis.steps import WindowRule
     from sp_profiler.fleet.run import Options
@@ -112,37 +114,14 @@ def analyzed(
         )
 
 
-class StagesShown:
+class StagesShown(Bar):
     """How far the stages are, on stderr: a bar on a terminal, now and then a line in a pipe."""
 
     def __init__(self) -> None:
-        self._bar = None
+        super().__init__(_columns)
         self._task: Any = None
         self._stage = ""
         self._told_s = time.monotonic()
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-            self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeElapsedColumn(),
-                console=Console(stderr=True),
-                transient=True,
-            )
-
-    def __enter__(self) -> StagesShown:
-        if self._bar is not None:
-            self._bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
 
     def update(self, stage: str, done: int, total: int) -> None:
         """So many tasks of a stage are done (`fleet.stages.Progress`)."""
@@ -157,3 +136,9 @@ class StagesShown:
         elif time.monotonic() - self._told_s >= _LINE_EVERY_S:
             self._told_s = time.monotonic()
             print(f"sp-profile analyze: {words}, {done} of {total}", file=sys.stderr, flush=True)
+
+
+def _columns() -> Sequence[ProgressColumn]:
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+
+    return TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
