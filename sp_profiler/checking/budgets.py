@@ -104,8 +104,7 @@ def _named(budget: Limit | NoWorse, bound: str) -> str:
     scope = "" if budget.scope == "total" else f" (each {budget.scope})"
     if isinstance(budget.figure, Figure) and bound != "no worse":
         return f"{within}{bound}-{budget.figure.name}{scope}"
-    name = budget.figure.name if isinstance(budget.figure, Figure) else budget.figure.text
-    return f"{within}{bound} {name}{scope}"
+    return f"{within}{bound} {budget.figure.name}{scope}"
 
 
 def figure_of(name: str, what: str) -> Figure | Path:
@@ -169,8 +168,7 @@ def refuse_within(figure: Figure | Path, within: Within, what: str) -> None:
     if within.kind not in PART_MAPS:
         raise UsageError(f"{what}: '{within.kind}' is no part{meant(within.kind, PART_MAPS)}")
     if isinstance(figure, Path) or within.kind not in figure.parts:
-        name = figure.text if isinstance(figure, Path) else figure.name
-        raise UsageError(f"{what}: {name} cannot be narrowed to one {within.kind}")
+        raise UsageError(f"{what}: {figure.name} cannot be narrowed to one {within.kind}")
 
 
 def ledger_limits(given: Mapping[str, Any], origin: str) -> list[LedgerLimit]:

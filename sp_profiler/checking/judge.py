@@ -129,7 +129,7 @@ def _limit(report: Report, budget: Limit, allow_unknown: bool) -> Verdict:
     text_like = isinstance(limit, (str, bool))
     verdict = Verdict(
         budget=budget.name,
-        figure=name_of(budget.figure),
+        figure=budget.figure.name,
         bound=budget.bound,
         state=state,
         fails=False,
@@ -213,7 +213,7 @@ def _subject(
     """What the sentence is about: `Exposed communication of purpose dgrad, per step and rank`."""
     if isinstance(figure, Path):
         at = f" of {reading.where.text}" if reading.where is not None and reading.where.text else ""
-        return visible(f"{figure.text}{at}")
+        return visible(f"{figure.name}{at}")
     words = figure.about + (f" of {within}" if within is not None else "")
     if figure.is_mean and scope != "step":
         mean = "per step" if by_step(report) else "over the whole trace"
@@ -232,10 +232,6 @@ def _where(report: Report, figure: Figure | Path, within: Within | None, reading
 
 def _look_at(where: Where | None) -> str:
     return f"; look at {visible(where.text)}" if where is not None and where.text else ""
-
-
-def name_of(figure: Figure | Path) -> str:
-    return figure.name if isinstance(figure, Figure) else figure.text
 
 
 # --- the ledger and the findings -------------------------------------------------------------------------

@@ -38,7 +38,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Path:
-    text: str
+    name: str  # the path as it was written
     parts: tuple[Part, ...]
 
     @property
@@ -104,30 +104,30 @@ def _refuse_unknown(path: Path) -> None:
             if part.name not in hints:
                 close = difflib.get_close_matches(part.name, hints, 1, 0.5)
                 meant = f": did you mean {close[0]}?" if close else f" (it has {', '.join(sorted(hints))})"
-                raise UsageError(f"'{path.text}': a report has no '{part.name}' there{meant}")
+                raise UsageError(f"'{path.name}': a report has no '{part.name}' there{meant}")
             kind = hints[part.name]
         elif typing.get_origin(kind) is dict:
             kind = typing.get_args(kind)[1]
         elif kind is not Any:
-            raise UsageError(f"'{path.text}': there is nothing below the part before '{part.name}'")
+            raise UsageError(f"'{path.name}': there is nothing below the part before '{part.name}'")
         kind = _chosen_kind(path, part, _without_none(kind))
     if is_dataclass(kind) or typing.get_origin(kind) in (dict, list, Sequence):
-        raise UsageError(f"'{path.text}' is no single figure: name a field of it")
+        raise UsageError(f"'{path.name}' is no single figure: name a field of it")
 
 
 def _chosen_kind(path: Path, part: Part, kind: Any) -> Any:
     is_list = typing.get_origin(kind) in (list, tuple, Sequence)
     if is_list and part.choice is None:
-        raise UsageError(f"'{path.text}': '{part.name}' is a list, write {part.name}[*] for each of them")
+        raise UsageError(f"'{path.name}': '{part.name}' is a list, write {part.name}[*] for each of them")
     if part.choice is None:
         return kind
     if not is_list and kind is not Any:
-        raise UsageError(f"'{path.text}': '{part.name}' is no list")
+        raise UsageError(f"'{path.name}': '{part.name}' is no list")
     item = typing.get_args(kind)[0] if is_list else Any
     if isinstance(part.choice, tuple) and is_dataclass(item):
         known = hints_of(typing.cast(type, item))
         if part.choice[0] not in known:
-            raise UsageError(f"'{path.text}': the entries of '{part.name}' have no '{part.choice[0]}'")
+            raise UsageError(f"'{path.name}': the entries of '{part.name}' have no '{part.choice[0]}'")
     return item
 
 

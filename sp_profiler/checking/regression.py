@@ -145,7 +145,7 @@ def _noise(noise: float | None, unit: Unit) -> str:
 
 def _name(budget: NoWorse) -> str:
     within = f" of {budget.within}" if budget.within is not None else ""
-    words = budget.figure.about if isinstance(budget.figure, Figure) else budget.figure.text
+    words = budget.figure.about if isinstance(budget.figure, Figure) else budget.figure.name
     scope = f" of the worst {budget.scope}" if budget.scope != "total" else ""
     text = f"{words}{within}{scope}"
     return text if not isinstance(budget.figure, Figure) else text[:1].upper() + text[1:]
@@ -162,7 +162,7 @@ def _verdict(
 ) -> Verdict:
     return Verdict(
         budget=budget.name,
-        figure=budget.figure.name if isinstance(budget.figure, Figure) else budget.figure.text,
+        figure=budget.figure.name,
         bound="no-worse",
         state=state,
         fails=False,

@@ -130,8 +130,7 @@ def _tolerance(settings: Settings, figure: Figure | Path, given: Any) -> Toleran
             raise UsageError(f"{origin}: the tolerance of all figures is a share, such as 5%")
     if given is None:
         return made
-    name = figure.name if isinstance(figure, Figure) else figure.text
-    return tolerance_of(given, figure.unit, what=f"{origin} of {name}", default=made)
+    return tolerance_of(given, figure.unit, what=f"{origin} of {figure.name}", default=made)
 
 
 def no_worse(
