@@ -138,16 +138,18 @@ def limit(
     chosen = scope_of(scope, figure, origin)
     if within is not None:
         refuse_within(figure, within, origin)
-    if isinstance(figure, Path) and bound == "equals" and isinstance(given, (str, bool)):
-        value: float | str | bool = given
-        unit_is_text = isinstance(given, str)
-        if unit_is_text and figure.unit != "count":
-            value = quantity(given, figure.unit, least=float("-inf"), what=origin)
-    elif isinstance(figure, Path):
-        value = quantity(given, figure.unit, least=float("-inf"), what=origin)
+    if isinstance(figure, Figure):
+        value: float | str | bool = quantity(given, figure.unit, plain=figure.plain, what=origin)
+    elif bound == "equals" and _is_no_quantity(given, figure):
+        value = given
     else:
-        value = quantity(given, figure.unit, plain=figure.plain, what=origin)
+        value = quantity(given, figure.unit, least=float("-inf"), what=origin)
     return Limit(figure, bound, value, chosen, within, allow_unknown, origin)
+
+
+def _is_no_quantity(given: Any, path: Path) -> bool:
+    """Truth values, and text where the field's name tells no unit."""
+    return isinstance(given, bool) or (isinstance(given, str) and path.unit == "count")
 
 
 def scope_of(scope: str | None, figure: Figure | Path, what: str) -> Scope:
