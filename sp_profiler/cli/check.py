@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sp_profiler.cli.check_options import add_baseline, add_budgets, options
 from sp_profiler.cli.output import SCREEN
@@ -65,13 +65,12 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Check every run in the paths: 1 where a budget is broken, the error's code for what is unusable."""
-    from sp_profiler.checking.config import found_config
     from sp_profiler.checking.runs import check_of, check_run, unusable
     from sp_profiler.checking.settings import budgets_of, joined
     from sp_profiler.report.format import visible
 
     places = _places(args)
-    file = _config(args, found_config)
+    file = _config(args)
     budgets = budgets_of(joined(file, options(args)))
     baseline = None if budgets.baseline is None else _baseline(budgets, args)
     wants_files = bool(places) or args.github_summary
@@ -107,16 +106,14 @@ def _distinct(runs: list[RunCheck]) -> list[RunCheck]:
 # --- what is checked -------------------------------------------------------------------------------------
 
 
-def _config(args: argparse.Namespace, found: Callable[[Path], Any]) -> Settings | None:
-    from sp_profiler.checking.config import named_config, settings_of
+def _config(args: argparse.Namespace) -> Settings | None:
+    from sp_profiler.checking.api import settings_from
 
-    if args.config is not None:
-        if args.no_config:
-            raise UsageError("--config and --no-config cannot be meant together")
-        file = Path(args.config)
-        return settings_of(named_config(file), file)
-    nearest = None if args.no_config else found(Path.cwd())
-    return None if nearest is None else settings_of(nearest[1], nearest[0])
+    if args.config is None:
+        return settings_from(not args.no_config)
+    if args.no_config:
+        raise UsageError("--config and --no-config cannot be meant together")
+    return settings_from(args.config)
 
 
 def _baseline(budgets: Budgets, args: argparse.Namespace) -> Report:
