@@ -40,13 +40,14 @@ _HELD_BYTES = 1 << 30
 @dataclass(frozen=True)
 class RankTask:
     """What one worker needs; `draw` asks for the timeline of this rank's representative step too, `lanes` for
-    everything that can be drawn of it."""
+    everything that can be drawn of it. Without `memory` its memory events are not followed."""
 
     trace: Trace
     run_json: dict[str, Any] | None
     window: WindowRule
     draw: bool
     lanes: bool = False
+    memory: bool = True
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ def analyze_trace(task: RankTask) -> RankOutcome:
     classified = classify(trace, task.run_json)
     result = analyze_rank(trace, classified, task.window)
     drawn, entries = draw_timeline(trace, classified, result) if task.draw else (None, ())
-    memory, notes = analyze_memory(trace, classified)
+    memory, notes = analyze_memory(trace, classified) if task.memory else ((), ())
     result = replace(result, ledger=(*result.ledger, *notes))
     facts = TraceFacts(trace.path, trace.metadata, classified.is_cpu_only)
     lanes = lanes_of_rank(trace, classified, result) if task.lanes else None

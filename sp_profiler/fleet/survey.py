@@ -25,7 +25,7 @@ from sp_profiler.trace.limits import Limits
 from sp_profiler.trace.load import TraceSummary, content_digest, read_one, summary_of
 from sp_profiler.trace.tables import Metadata, Trace
 
-VERSION = 1
+VERSION = 2
 """Part of every fingerprint: to be raised when what the stages write changes."""
 
 _RUN = "run.json"
@@ -209,8 +209,13 @@ def _slim(metadata: Metadata) -> Metadata:
 
 
 def _rank_task(task: SurveyTask, trace: Trace, *, draw: bool) -> RankTask:
+    """Memory events are not followed in a fleet; that a trace holds none is for the analysis to say."""
     run_json = _run_json(task.work, task.reading.options)
-    return RankTask(trace, run_json, task.reading.window, draw)
+    return RankTask(trace, run_json, task.reading.window, draw, memory=not _shows_memory(trace))
+
+
+def _shows_memory(trace: Trace) -> bool:
+    return len(trace.memory.ts_ns) > 0
 
 
 def _analysed(task: SurveyTask, trace: Trace, fingerprint: str | None) -> RankSummary:
@@ -235,5 +240,5 @@ def _analysed(task: SurveyTask, trace: Trace, fingerprint: str | None) -> RankSu
         samples=counts_of(result.gemm_samples),
         has_samples=any(one is not None for one in result.gemm_samples),
         shows_context=bool(result.context),
-        shows_memory=bool(outcome.memory),
+        shows_memory=_shows_memory(trace),
     )
