@@ -31,6 +31,7 @@ from sp_profiler.report.model import Report, Timeline
 from sp_profiler.trace.decode import DEFAULT_LIMITS, decode_trace
 from sp_profiler.trace.limits import Limits
 from sp_profiler.trace.load import as_numbered, check_run, read_one
+from sp_profiler.trace.metadata import world_size_of
 from sp_profiler.trace.tables import RunFiles, Trace, TraceSet
 
 _HELD_BYTES = 1 << 30
@@ -221,9 +222,7 @@ def assemble(
 
 def compare_ranks(outcomes: Sequence[RankOutcome], run_json: dict[str, Any] | None) -> AcrossRanks:
     """What needs all ranks: waits for each other, clocks, bandwidths, and causes that depend on them."""
-    world = (run_json or {}).get("world_size")
-    told = [o.facts.metadata.world_size for o in outcomes if o.facts.metadata.world_size is not None]
-    size = world if isinstance(world, int) else max(told, default=None)
+    size = world_size_of(run_json, (outcome.facts.metadata for outcome in outcomes))
     across = across_ranks([outcome.result for outcome in outcomes], run_json, size)
     if across.skew_wait_ns is None:
         return across

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import weakref
 from collections.abc import Sequence
@@ -160,3 +161,19 @@ def test_files_and_ranks_are_announced(tmp_path: Path) -> None:
     files, told = files_of(tmp_path), []
     analyze_files(files, on_file=told.append, on_rank=told.append)
     assert told == [path for path in files.files for _ in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("stated", "taken", "disagree"),
+    [(2, 4, "2, 4"), (8, 8, "4, 8"), (True, 4, ""), (-3, 4, ""), (10**12, 4, ""), ("many", 4, "")],
+)
+def test_the_report_has_the_world_size_that_its_ledger_says_was_taken(
+    stated: object, taken: int, disagree: str, tmp_path: Path
+) -> None:
+    write(tmp_path, "rank0.json", 0, world_size=4)
+    (tmp_path / "run.json").write_text(json.dumps({"world_size": stated}))
+    report = analyze_files(files_of(tmp_path))
+    assert report.run.world_size == taken
+    said = [entry.text for entry in report.data_quality if entry.code == "world-size-disagrees"]
+    whole = f"the files state different world sizes, {disagree}; {taken} was taken"
+    assert said == ([whole] if disagree else [])

@@ -26,6 +26,7 @@ from sp_profiler.ledger import LedgerEntry
 from sp_profiler.report.model import Report
 from sp_profiler.trace.decode import DEFAULT_LIMITS
 from sp_profiler.trace.limits import Limits
+from sp_profiler.trace.metadata import world_size_of
 from sp_profiler.trace.tables import RunFiles
 
 _NO_CONTEXT = LedgerEntry(
@@ -103,9 +104,8 @@ def _reduced(
     """The report of the ranks whose tables are in the work folder."""
     (drawn,) = stages.all(draw, [DrawTask(found.first, found.ranks[0].fingerprint)], Drawn)
     ranks = [RankIn(one.number, one.rank, one.host, one.base_time_ns, one.parts) for one in found.ranks]
-    across = across_fleet(
-        stages.work, ranks, stages, run_json=files.run_json, world_size=_world_size(files, found)
-    )
+    world_size = world_size_of(files.run_json, (one.trace.metadata for one in found.ranks))
+    across = across_fleet(stages.work, ranks, stages, run_json=files.run_json, world_size=world_size)
     counts = {one.number: one.samples for one in found.ranks}
     has_devices = any(one.has_samples for one in found.ranks)
     compared = compare(stages, counts, has_devices, baseline)
@@ -151,10 +151,3 @@ def _settle(stages: Stages, found: Ranks, drawn: Drawn, *, with_peers: bool) -> 
     settled = stages.all(settle_rank, tasks, Settled)
     drop_others(stages.work, {task.file for task in tasks})
     return settled
-
-
-def _world_size(files: RunFiles, found: Ranks) -> int | None:
-    """As `engine.compare_ranks` finds it."""
-    world = (files.run_json or {}).get("world_size")
-    told = [one.trace.metadata.world_size for one in found.ranks]
-    return world if isinstance(world, int) else max((n for n in told if n is not None), default=None)

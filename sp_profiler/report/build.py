@@ -35,6 +35,7 @@ from sp_profiler.report.memory import NOT_RECORDED, of_run
 from sp_profiler.report.memory_sentences import sentences as memory_sentences
 from sp_profiler.report.model import Coverage, Fleet, Report, Run, Timeline, Tool, Window
 from sp_profiler.report.sentences import Basis, sentences
+from sp_profiler.trace.metadata import world_size_of
 from sp_profiler.trace.tables import Metadata
 
 AnyFigures = TypeVar("AnyFigures", bound=Figures)
@@ -228,9 +229,7 @@ def _run(
 ) -> Run:
     told = run_json or {}
     present = [fact.metadata.rank for fact in facts]
-    world = told.get("world_size")
-    if not isinstance(world, int):
-        world = max((f.metadata.world_size for f in facts if f.metadata.world_size is not None), default=None)
+    world = world_size_of(run_json, (fact.metadata for fact in facts))
     backend = told.get("backend") or next((f.metadata.backend for f in facts if f.metadata.backend), None)
     workload = told.get("workload")
     return Run(

@@ -16,7 +16,7 @@ from sp_profiler.errors import InputError, SpProfilerError
 from sp_profiler.ledger import SEVERITIES, LedgerEntry
 from sp_profiler.trace.decode import DEFAULT_LIMITS, decode_trace
 from sp_profiler.trace.limits import Limits
-from sp_profiler.trace.metadata import rank_from_name, worker_from_name
+from sp_profiler.trace.metadata import rank_from_name, worker_from_name, world_sizes
 from sp_profiler.trace.tables import Category, Metadata, RunFiles, Trace, TraceSet
 
 _SHOWN_RANKS = 16
@@ -305,10 +305,7 @@ def _refuse_duplicates(traces: Sequence[TraceSummary]) -> None:
 
 def _against_world(traces: Sequence[TraceSummary], files: RunFiles) -> list[LedgerEntry]:
     """What the traces say about the number of ranks, against the ranks that are here."""
-    sizes = {trace.metadata.world_size for trace in traces if trace.metadata.world_size is not None}
-    stated = files.run_json.get("world_size") if files.run_json else None
-    if isinstance(stated, int) and not isinstance(stated, bool) and stated > 0:
-        sizes.add(stated)
+    sizes = world_sizes(files.run_json, (trace.metadata for trace in traces))
     present = {trace.rank for trace in traces if trace.rank is not None}
     if not sizes:
         return []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -72,6 +73,18 @@ def read_metadata(members: dict[str, Any], path: str, ledger: Ledger) -> Metadat
         groups=tuple(g for g in groups if isinstance(g, dict)) if isinstance(groups, list) else (),
         top_level={key: value for key, value in members.items() if key not in known and _is_small(value)},
     )
+
+
+def world_sizes(run_json: dict[str, Any] | None, of_traces: Iterable[Metadata]) -> set[int]:
+    """All numbers of ranks that run.json and the traces of a run state; more than one where they disagree."""
+    stated = _at_least((run_json or {}).get("world_size"), 1)
+    told = {one.world_size for one in of_traces}
+    return {size for size in (stated, *told) if size is not None}
+
+
+def world_size_of(run_json: dict[str, Any] | None, of_traces: Iterable[Metadata]) -> int | None:
+    """The number of ranks of a run: the largest that is stated."""
+    return max(world_sizes(run_json, of_traces), default=None)
 
 
 def _rank(info: dict[str, Any], path: str) -> tuple[int | None, str]:
