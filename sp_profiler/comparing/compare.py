@@ -14,7 +14,7 @@ from sp_profiler.comparing.fleet import fleet_kind_changes
 from sp_profiler.comparing.groups import Groups, match_groups
 from sp_profiler.comparing.kinds import kind_changes
 from sp_profiler.comparing.memory import memory
-from sp_profiler.comparing.model import Comparison, Delta, FindingChange, GroupChange
+from sp_profiler.comparing.model import Comparison, Delta, FindingChange, GroupChange, Unit
 from sp_profiler.comparing.noise import LEAST_RATIO, delta
 from sp_profiler.comparing.side import Side, resolution_ns
 from sp_profiler.report.comparison import run_figures
@@ -116,13 +116,12 @@ def _groups(base: Side, here: Side, groups: Groups) -> list[GroupChange]:
         there = (bool(match.base), bool(match.here))
         made = []
         for name in dict.fromkeys([*both[0], *both[1]]):
-            unit = "ns" if name.endswith("_ns") else "gbps" if name.startswith("busbw") else "count"
-            is_bytes = name == "bytes"
+            unit = _unit_of(name)
             made.append(
                 delta(
                     f"groups.{name}",
                     match.name,
-                    "bytes" if is_bytes else unit,
+                    unit,
                     both[0].get(name),
                     both[1].get(name),
                     resolution=resolution_ns(base, here) if unit == "ns" else 1e-9,
@@ -132,6 +131,14 @@ def _groups(base: Side, here: Side, groups: Groups) -> list[GroupChange]:
             )
         found.append(GroupChange(match.name, list(match.base), list(match.here), match.by, made))
     return sorted(found, key=lambda one: -max((abs(d.contribution) for d in one.figures), default=0.0))
+
+
+def _unit_of(name: str) -> Unit:
+    if name.endswith("_ns"):
+        return "ns"
+    if name.startswith("busbw"):
+        return "gbps"
+    return "bytes" if name == "bytes" else "count"
 
 
 def _summed(side: Side, keys: tuple[str, ...]) -> dict[str, float | None]:

@@ -79,7 +79,6 @@ class _Maker:
         self._groups = groups
         self._resolution = resolution_ns(base, here)
         self._has_one_step = min(base.samples_count, here.samples_count) < 2
-        self._is_cpu = "cpu" in (base.report.run.device_type, here.report.run.device_type)
         self._has_causes = all(run.table.causes() is not None for run in self._runs)
         self._causes = list(dict.fromkeys(c for run in self._runs for c in run.exposed_by_cause))
         self._samples: dict[str, list[Callable[[tuple[Any, ...]], list[float] | None]]] = {}

@@ -17,7 +17,7 @@ Get = Callable[[Figures], float | None]
 
 
 class Side:
-    """A report with what is made of it more than once. `place`: 0 for the base, 1 for the run beside it."""
+    """A report with what is made of it more than once."""
 
     def __init__(self, report: Report) -> None:
         self.report = report
