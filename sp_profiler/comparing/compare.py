@@ -16,6 +16,7 @@ from sp_profiler.comparing.kinds import kind_changes
 from sp_profiler.comparing.memory import memory
 from sp_profiler.comparing.model import Comparison, Delta, FindingChange, GroupChange, Unit
 from sp_profiler.comparing.noise import LEAST_RATIO, delta
+from sp_profiler.comparing.reasons import because
 from sp_profiler.comparing.side import Side, resolution_ns
 from sp_profiler.report.comparison import run_figures
 from sp_profiler.report.model import Finding, Report, Tool
@@ -32,9 +33,7 @@ def compare(base: Report, here: Report) -> Comparison:
     groups = match_groups(one, two)
     complete = one.has_all_collectives and two.has_all_collectives
     kinds, parts = (
-        kind_changes(one, two, groups, words.because)
-        if complete
-        else fleet_kind_changes(one, two, words.because)
+        kind_changes(one, two, groups, because) if complete else fleet_kind_changes(one, two, because)
     )
     site_changes, matched = sites.match(one, two, groups) if complete else (None, None)
     found = Comparison(

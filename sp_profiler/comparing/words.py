@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sp_profiler.comparing.groups import NO_GROUP
-from sp_profiler.comparing.model import Comparison, Delta, GemmChange, KindChange, Part
+from sp_profiler.comparing.model import Comparison, Delta, GemmChange, KindChange
 from sp_profiler.comparing.names import CAUSE_WORDS, category_name, role_name
+from sp_profiler.comparing.reasons import SHARE, number, reasons, signed
 from sp_profiler.report.context import SCHEME_NAMES
 from sp_profiler.report.format import duration, listed, percent, short_group, size, visible
 from sp_profiler.report.sentences import op_name
@@ -15,8 +16,6 @@ SAME = "No difference beyond noise."
 NOT_SURE = "No difference is sure: for what differs the noise is not known."
 NOT_COMPARED = "Whether they differ is not known: the times of one have no counterpart in the other."
 _MOST = 12  # sentences about what changed
-_SHARE = 0.2  # from this part of a difference on a reason is worth naming
-_MOST_REASONS = 2
 
 Said = tuple[float, str]
 """How large, in ns, what a sentence is about is; and the sentence."""
@@ -92,10 +91,6 @@ def _steps(found: Comparison) -> str:
     return f" with {found.base.steps} and {found.here.steps} steps"
 
 
-def signed(ns: float) -> str:
-    return f"{'+' if ns > 0 else '−'}{duration(abs(ns))}"
-
-
 def _part_name(name: str) -> str:
     first, _, cause = name.partition(".")
     if cause:
@@ -159,7 +154,7 @@ def _moves(kind: KindChange, role: Delta) -> bool:
     """Whether a kind has a worthwhile part in what is hidden under a role."""
     hidden = next((f for f in kind.figures if f.figure == "hidden_ns" and f.name == role.name), None)
     change, moved = role.difference or 0, 0 if hidden is None else hidden.contribution
-    return moved * change > 0 and abs(moved) >= _SHARE * abs(change)
+    return moved * change > 0 and abs(moved) >= SHARE * abs(change)
 
 
 def _brought(kind: KindChange) -> str:
@@ -211,7 +206,7 @@ def _kind(found: Comparison, kind: KindChange) -> Said:
         many = (
             ""
             if count is None
-            else f", {_number(count)} {'per step and rank' if _is_by_step(found) else 'per rank'}"
+            else f", {number(count)} {'per step and rank' if _is_by_step(found) else 'per rank'}"
         )
         text = f"{'New in this run' if here else 'Gone in this run'}: {name_of(kind)}{many}"
         return where, f"{text}; {'they expose' if here else 'they exposed'} {duration(value)}{per(found)}."
@@ -223,7 +218,7 @@ def _kind(found: Comparison, kind: KindChange) -> Said:
     return where / 1000, f"The {name_of(kind)} {turned}; what it exposes {from_to(one)}: {noise_text(one)}."
 
 
-def _turned(kind: KindChange, by_step: bool = True) -> list[str]:
+def _turned(kind: KindChange, by_step: bool) -> list[str]:
     """What a kind of collectives is now that it was not."""
     said = [] if kind.became is None else [f"is {kind.became}hronous now"]
     for one in kind.figures:
@@ -231,65 +226,10 @@ def _turned(kind: KindChange, by_step: bool = True) -> list[str]:
             continue
         if one.figure == "count":
             often = "a step" if by_step else "a rank"
-            said.append(f"runs {_number(one.here)} times {often} instead of {_number(one.base)}")
+            said.append(f"runs {number(one.here)} times {often} instead of {number(one.base)}")
         if one.figure == "bytes":
             said.append(f"moves {size(one.here)} at a time instead of {size(one.base)}")
     return said
-
-
-def _number(value: float | None) -> str:
-    return "?" if value is None else f"{value:.0f}" if value == int(value) else f"{value:.1f}"
-
-
-def because(kind: KindChange) -> str:
-    """Why the exposed time of a kind changed: what it is now, the largest parts, and where causes moved."""
-    one = kind.exposed
-    if not one.difference:
-        return ""
-    parts = reasons(kind.parts, one.difference, kind)
-    text = listed([*(_turned(kind)[:1] if kind.became else []), *([parts] if parts else [])])
-    text = text.replace("is asynchronous", "it is asynchronous").replace(
-        "is synchronous", "it is synchronous"
-    )
-    moved = [c for c in kind.by_cause if c.difference and abs(c.difference) >= _SHARE * abs(one.difference)]
-    words = [f"{CAUSE_WORDS.get(c.name, visible(c.name))} {signed(c.difference or 0)}" for c in moved[:3]]
-    return f"{text} ({', '.join(words)})" if words else text
-
-
-def reasons(parts: Sequence[Part], difference: float, kind: KindChange | None = None) -> str:
-    """The largest parts that go the way of the difference, in words."""
-    alike = [part for part in parts if part.ns * difference > 0 and abs(part.ns) >= _SHARE * abs(difference)]
-    return listed([_reason(part, kind) for part in alike[:_MOST_REASONS]])
-
-
-def _reason(part: Part, kind: KindChange | None) -> str:
-    more, amount = part.ns > 0, duration(abs(part.ns))
-    if part.reason == "overlap":
-        where = "computation" if part.under in (None, "other", "unknown") else role_name(part.under)
-        return f"{amount} {'less' if more else 'more'} of it runs under {where}"
-    counts = next((f for f in kind.figures if f.figure == "count"), None) if kind is not None else None
-    if part.reason == "count" and counts is not None:
-        return f"there are {_number(counts.here)} of them instead of {_number(counts.base)} ({amount})"
-    sizes = next((f for f in kind.figures if f.figure == "bytes"), None) if kind is not None else None
-    if part.reason == "bytes" and sizes is not None:
-        return f"each moves {size(sizes.here)} instead of {size(sizes.base)} ({amount})"
-    words = {
-        "came": ("new collectives add", ""),
-        "gone": ("collectives that are gone took", ""),
-        "count": ("there are more of them", "there are fewer of them"),
-        "bytes": ("they are larger", "they are smaller"),
-        "rate": ("transfers of the same size take longer", "transfers of the same size are shorter"),
-        "transfer": ("transfers take longer", "transfers are shorter"),
-        "skew-wait": ("ranks wait longer for each other", "ranks wait less for each other"),
-        "duration": ("each takes longer", "each is shorter"),
-        "concurrency": (
-            "fewer other collectives are exposed beside it and share the time",
-            "other collectives are exposed beside it and share the time",
-        ),
-    }.get(part.reason, (part.reason, part.reason))
-    if part.reason in ("came", "gone"):
-        return f"{words[0]} {amount}"
-    return f"{words[0] if more else words[1]} ({amount})"
 
 
 def _dimensions(found: Comparison) -> list[Said]:
@@ -334,7 +274,7 @@ def _computation(found: Comparison) -> list[Said]:
 def _has_part(gemm: GemmChange, whole: Delta) -> bool:
     """Whether GEMMs of one kind have a worthwhile part in the difference of all computation."""
     change, moved = whole.difference or 0, gemm.time.contribution
-    return gemm.time.is_changed and moved * change > 0 and abs(moved) >= _SHARE / 4 * abs(change)
+    return gemm.time.is_changed and moved * change > 0 and abs(moved) >= SHARE / 4 * abs(change)
 
 
 def _gemm(gemm: GemmChange) -> str:
