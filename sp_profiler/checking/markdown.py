@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sp_profiler.checking import shown
 from sp_profiler.checking.result import Check, RunCheck, failed
-from sp_profiler.report.markdown import escape
+from sp_profiler.report.markdown import escape, pipe_table
 
 _SIGNS = {"holds": "✅", "broken": "❌", "unknown": "❓", "skipped": "➖"}
 
@@ -32,13 +32,9 @@ def _run(run: RunCheck) -> list[str]:
 
 
 def _table(run: RunCheck) -> str:
-    lines = [
-        " | ".join(shown.HEADER),
-        "--- | --- | --: | --:",
-        *(
-            " | ".join([escape(cells[0]), f"{_SIGNS[one.state]} {cells[1]}", *map(escape, cells[2:])])
-            for one in run.verdicts
-            for cells in [shown.row(one)]
-        ),
+    rows = [
+        [budget, f"{_SIGNS[one.state]} {word}", *amounts]
+        for one in run.verdicts
+        for budget, word, *amounts in [shown.row(one)]
     ]
-    return "\n".join(f"| {line} |" for line in lines)
+    return pipe_table(shown.HEADER, rows, numeric=(2, 3))

@@ -81,7 +81,7 @@ def render_comparison(reports: Sequence[Report], title: str) -> str:
     rows = [[name, *cells] for name, cells in table.rows]
     parts = [
         f"# {escape(title)}",
-        _table(header, rows, numeric=range(1, len(header))),
+        pipe_table(header, rows, numeric=range(1, len(header))),
         table.note,
         *(escape(sentence) for sentence in context_compare.answers(reports)),
         *(listing(one) for one in context_compare.listings(reports)),
@@ -91,7 +91,8 @@ def render_comparison(reports: Sequence[Report], title: str) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[object]], numeric: Iterable[int] = ()) -> str:
+def pipe_table(header: Sequence[str], rows: Iterable[Sequence[object]], numeric: Iterable[int] = ()) -> str:
+    """A table whose cells are escaped here; columns in the places `numeric` are flush right."""
     right = set(numeric)
     lines = [
         " | ".join(escape(cell) for cell in header),
@@ -105,7 +106,7 @@ def _figures(report: Report) -> str:
     rows = [
         [shown.label, shown.text, shown.note] for shown in (*view.cards(report), *view.more_figures(report))
     ]
-    return f"## Figures, {per_text(report)}\n\n{_table(['Figure', 'Value', 'What it is'], rows, [1])}"
+    return f"## Figures, {per_text(report)}\n\n{pipe_table(['Figure', 'Value', 'What it is'], rows, [1])}"
 
 
 def _findings(report: Report) -> str:
@@ -159,7 +160,7 @@ def _view_table(table: Table) -> str:
     numeric = [place for place, column in enumerate(columns) if column.kind != "text"]
     note = f"{escape(table.note)}\n\n" if table.note else ""
     where = "" if rest is None or table.all_at else f"\n\n{where_all_are(table.id)}"
-    return f"## {table.title}\n\n{note}{_table(header, rows, numeric)}{where}"
+    return f"## {table.title}\n\n{note}{pipe_table(header, rows, numeric)}{where}"
 
 
 def _cell(column: Column, value: object) -> str:
@@ -197,7 +198,7 @@ def ledger(told: Sequence[LedgerEntry]) -> str:
         for e in entries
     ]
     header = ["Severity", "Count", "What", "Code", "File", "First at byte"]
-    return f"## Data quality\n\n{_table(header, rows, (1, 5))}"
+    return f"## Data quality\n\n{pipe_table(header, rows, (1, 5))}"
 
 
 def _environment(report: Report) -> str:
@@ -210,4 +211,4 @@ def _environment(report: Report) -> str:
             rows.append([key, "; ".join([*(str(part) for part in value[:_ROWS]), *more])])
         elif value is not None:
             rows.append([key, value])
-    return f"## Environment\n\n{_table(['Name', 'Value'], rows)}" if rows else ""
+    return f"## Environment\n\n{pipe_table(['Name', 'Value'], rows)}" if rows else ""

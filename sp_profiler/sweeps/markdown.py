@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sp_profiler.report.format import cell_text
-from sp_profiler.report.markdown import escape, ledger
+from sp_profiler.report.markdown import escape, ledger, pipe_table
 from sp_profiler.report.view_ranks import Listing
 from sp_profiler.sweeps.model import Sweep
 from sp_profiler.sweeps.tables import listings
@@ -25,10 +25,7 @@ def render(sweep: Sweep) -> str:
 def section(one: Listing) -> str:
     """A listing with all of its rows."""
     heads = [f"{label} ({unit})" if unit else label for label, _, unit in one.columns]
-    lines = [" | ".join(escape(head) for head in heads)]
-    lines.append(" | ".join("---" if kind == "text" else "--:" for _, kind, _ in one.columns))
-    for row in one.rows:
-        cells = (cell_text(kind, value) for (_, kind, _), value in zip(one.columns, row, strict=True))
-        lines.append(" | ".join(escape(cell) for cell in cells))
-    table = "\n".join(f"| {line} |" for line in lines)
+    kinds = [kind for _, kind, _ in one.columns]
+    rows = ([cell_text(kind, value) for kind, value in zip(kinds, row, strict=True)] for row in one.rows)
+    table = pipe_table(heads, rows, [place for place, kind in enumerate(kinds) if kind != "text"])
     return f"## {escape(one.title)}\n\n" + (f"{escape(one.note)}\n\n" if one.note else "") + table
