@@ -19,13 +19,18 @@ SCHEMA_VERSION = 1
 RUN_FILE = "run.json"
 
 
+def utc_now() -> str:
+    """`2026-01-31T12:00:00Z`, as files of ours tell when they were begun."""
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
 def new_run() -> dict[str, Any]:
     """A run.json of which nothing is known yet."""
     return {
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
         "tool": {"name": "sp-profiler", "version": __version__},
-        "created": datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        "created": utc_now(),
         "command": None,
         "workload": None,
         "world_size": None,

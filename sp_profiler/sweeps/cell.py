@@ -9,14 +9,13 @@ import statistics
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
 
 from sp_profiler.errors import WorkloadError
 from sp_profiler.record.launch import OnProgress
-from sp_profiler.record.runfile import RUN_FILE
+from sp_profiler.record.runfile import RUN_FILE, utc_now
 from sp_profiler.record.workload import Backend, record_workload
 from sp_profiler.report.model import Report, windows_of
 from sp_profiler.sweeps.failures import classify, oom_kills
@@ -45,7 +44,7 @@ def run_cell(cell: Cell, run: CellRun, on_progress: OnProgress) -> Cell:
 
     KeyboardInterrupt goes on, after all its processes have ended.
     """
-    cell = dataclasses.replace(cell, started=_now())
+    cell = dataclasses.replace(cell, started=utc_now())
     logs = run.folder / "logs"
     logs.mkdir(parents=True)
     kills = oom_kills()
@@ -81,10 +80,6 @@ def _record(run: CellRun, logs: Path, on_progress: OnProgress) -> None:
             f"--warmup={settings.warmup}",
         ],
     )
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def _take(folder: Path, what: str) -> list[dict[str, Any]]:

@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from sp_profiler.errors import WorkloadError
+from sp_profiler.files import write_atomically
 from sp_profiler.record import progress
 from workloads.attention_only import AttentionOnly
 from workloads.config import WorkloadConfig
@@ -138,10 +139,7 @@ def _begin(folder: Path, name: str, rank: int) -> None:
 
 def write(folder: Path, what: str, rank: int, values: dict[str, Any]) -> None:
     """Write `rank-00000.<what>.json`, whole or not at all."""
-    path = folder / f"rank-{rank:05d}.{what}.json"
-    temporary = path.with_suffix(".partial")
-    temporary.write_text(json.dumps(values), encoding="utf-8")
-    temporary.replace(path)
+    write_atomically(folder / f"rank-{rank:05d}.{what}.json", json.dumps(values))
 
 
 def _reset_peaks(device: torch.device) -> None:
