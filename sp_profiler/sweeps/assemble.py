@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 from sp_profiler import __version__
 from sp_profiler.errors import UsageError
 from sp_profiler.ledger import Ledger, LedgerEntry
 from sp_profiler.record.environment import package_version
+from sp_profiler.record.runfile import utc_now
 from sp_profiler.sweeps.model import Cell, Relative, Settings, Skipped, Spread, Sweep, SweepTool
 from sp_profiler.sweeps.sentences import sentences_of
 
@@ -32,7 +31,7 @@ def assemble(
     compared = with_relative(cells, scheme)
     return Sweep(
         tool=SweepTool("sp-profiler", __version__, package_version("torch")),
-        created=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        created=utc_now(),
         command=list(command),
         settings=settings,
         baseline=scheme,
@@ -62,12 +61,8 @@ def baseline_scheme(cells: Sequence[Cell], wanted: str | None) -> str | None:
 
 def with_relative(cells: Sequence[Cell], scheme: str | None) -> list[Cell]:
     """Every cell with what it is relative to the baseline's at the same sizes, where that has been run."""
-    bases = {_place(cell): cell for cell in cells if cell.scheme == scheme}
-    return [dataclasses.replace(cell, relative=_relative(cell, bases.get(_place(cell)))) for cell in cells]
-
-
-def _place(cell: Cell) -> str:
-    return json.dumps(cell.sizes, sort_keys=True)
+    bases = {cell.at_sizes: cell for cell in cells if cell.scheme == scheme}
+    return [dataclasses.replace(cell, relative=_relative(cell, bases.get(cell.at_sizes))) for cell in cells]
 
 
 def _relative(cell: Cell, base: Cell | None) -> Relative | None:

@@ -150,6 +150,16 @@ class Cell:
     hardware: list[str] = field(default_factory=list)
     started: str | None = None
 
+    @property
+    def is_failed(self) -> bool:
+        """Whether it was run and not measured in full."""
+        return self.status not in ("ok", "pending")
+
+    @property
+    def at_sizes(self) -> tuple[tuple[str, int | str | None], ...]:
+        """Equal in cells that are compared with each other."""
+        return tuple(sorted(self.sizes.items()))
+
 
 @dataclass(frozen=True)
 class CellFile:
@@ -189,7 +199,7 @@ class Sweep:
 
     @property
     def failed(self) -> list[Cell]:
-        return [cell for cell in self.cells if cell.status not in ("ok", "pending")]
+        return [cell for cell in self.cells if cell.is_failed]
 
     def to_json(self) -> str:
         """As sweep.json has it."""

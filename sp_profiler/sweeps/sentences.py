@@ -28,7 +28,7 @@ def sentences_of(
 
 def _counts(cells: Sequence[Cell]) -> str:
     done = sum(cell.status == "ok" for cell in cells)
-    failed = [cell for cell in cells if cell.status not in ("ok", "pending")]
+    failed = [cell for cell in cells if cell.is_failed]
     waiting = sum(cell.status == "pending" for cell in cells)
     parts = [f"{done} of {counted(len(cells), 'cell')} measured"]
     parts += [f"{len(failed)} failed"] if failed else []
@@ -48,9 +48,9 @@ def _structure(cells: Sequence[Cell]) -> str | None:
 
 def unequal_work(cells: Sequence[Cell], settings: Settings) -> str | None:
     """The warning that cells of one size train different numbers of tokens in a step."""
-    by_place: dict[str, dict[str, int]] = {}
+    by_place: dict[object, dict[str, int]] = {}
     for cell in cells:
-        by_place.setdefault(str(sorted(cell.sizes.items(), key=str)), {})[cell.label] = cell.tokens_per_step
+        by_place.setdefault(cell.at_sizes, {})[cell.label] = cell.tokens_per_step
     for tokens in by_place.values():
         least = min(tokens.values())
         more = [label for label, count in tokens.items() if count != least]
@@ -70,10 +70,10 @@ def unequal_work(cells: Sequence[Cell], settings: Settings) -> str | None:
 
 def _largest(cells: Sequence[Cell]) -> list[Cell]:
     """The cells that ran, of the largest sizes at which most schemes did."""
-    places: dict[str, list[Cell]] = {}
+    places: dict[object, list[Cell]] = {}
     for cell in cells:
         if cell.step is not None:
-            places.setdefault(str(sorted(cell.sizes.items(), key=str)), []).append(cell)
+            places.setdefault(cell.at_sizes, []).append(cell)
     if not places:
         return []
     most = max(len(one) for one in places.values())
@@ -175,7 +175,7 @@ def _impossible(skipped: Sequence[Skipped]) -> str | None:
 
 
 def _failures(cells: Sequence[Cell]) -> list[str]:
-    failed = [cell for cell in cells if cell.status not in ("ok", "pending")]
+    failed = [cell for cell in cells if cell.is_failed]
     words = {
         "oom": "ran out of memory",
         "crashed": "crashed",
