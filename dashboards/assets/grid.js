@@ -1,4 +1,4 @@
-/* Tables load their script (2 MB) when the first of them is shown: the page does not wait for it. */
+/* Tables load their script (1.3 MB) when the first of them is shown: the page does not wait for it. */
 (() => {
   "use strict";
   const { createElement, lazy, Suspense } = window.React;
