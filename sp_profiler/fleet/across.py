@@ -17,10 +17,9 @@ from sp_profiler.analysis.clocks import Clocks
 from sp_profiler.analysis.results import Clock, Straggler, Unmatched
 from sp_profiler.fleet.aligning import align
 from sp_profiler.fleet.communities import RankIn, communities
-from sp_profiler.fleet.engines import Failed
 from sp_profiler.fleet.filled import RankAcross, prepare_filling
 from sp_profiler.fleet.matched import Bounds, MatchedUnit, match_all, partitions_of
-from sp_profiler.fleet.stages import StageError, Stages
+from sp_profiler.fleet.stages import Stages
 from sp_profiler.fleet.units import Run
 from sp_profiler.fleet.waits import Waits, WaitsTask, waits_of_unit
 from sp_profiler.fleet.work import Work
@@ -109,10 +108,8 @@ def _waits(work: Work, units: Sequence[MatchedUnit], stage: Stages, bounds: Boun
         WaitsTask(work, one.unit, one.state, number, most, most_ranks) for number, one in enumerate(units)
     ]
     whole = Waits()
-    for end in stage(waits_of_unit, tasks, Waits):
-        if isinstance(end, Failed):
-            raise end.error or StageError(f"{end.task.name} failed ({end.reason})")
-        whole = Waits.merged([whole, end.value], most, most_ranks)
+    for _, one in stage.each(waits_of_unit, tasks, Waits):
+        whole = Waits.merged([whole, one], most, most_ranks)
     return whole
 
 

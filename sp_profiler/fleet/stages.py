@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from sp_profiler.errors import SpProfilerError
-from sp_profiler.fleet.engines import Done, Engine, Failed
+from sp_profiler.fleet.engines import Done, Engine
 from sp_profiler.fleet.work import Work
 
 
@@ -46,10 +46,13 @@ class Stages:
     fingerprint: str
     progress: Progress
 
-    def __call__(
+    def each(
         self, function: Callable[[Task], Value], tasks: Iterable[Task], kind: Any
-    ) -> Iterator[Done[Task, Value] | Failed[Task]]:
-        """The end of each task, as it comes."""
+    ) -> Iterator[tuple[Task, Value]]:
+        """Each task with what the function returned for it, as it comes.
+
+        Raises StageError when a task is given up, and what SpProfilerError it raised.
+        """
         listed = list(tasks)
         if not listed:
             return
@@ -60,26 +63,18 @@ class Stages:
             self.progress(stage, done, len(listed))
             once: _Once[Task, Value] = end.task
             if isinstance(end, Done):
-                yield Done(once.task, end.value)
-            else:
-                yield Failed(once.task, end.reason, end.tries, end.error)
-
-    def all(self, function: Callable[[Task], Value], tasks: Sequence[Task], kind: Any) -> list[Value]:
-        """What the function returns for each task, in their order.
-
-        Raises StageError when a task is given up, and what SpProfilerError it raised.
-        """
-        values: dict[str, Value] = {}
-        for end in self(function, tasks, kind):
-            if isinstance(end, Done):
-                values[end.task.name] = end.value
+                yield once.task, end.value
                 continue
             if end.error is not None:
                 raise end.error
             raise StageError(
-                f"{end.task.name} failed ({end.reason}); what is finished stays in {self.work.root}, so that"
+                f"{once.task.name} failed ({end.reason}); what is finished stays in {self.work.root}, so that"
                 " the same command goes on from there"
             )
+
+    def all(self, function: Callable[[Task], Value], tasks: Sequence[Task], kind: Any) -> list[Value]:
+        """What the function returns for each task, in their order. Raises as `each` does."""
+        values = {task.name: value for task, value in self.each(function, tasks, kind)}
         return [values[task.name] for task in tasks]
 
 
