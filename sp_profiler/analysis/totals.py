@@ -6,7 +6,7 @@ sums. A figure that is None in some is the sum of the others, and None where nob
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -79,13 +79,19 @@ def _added(values: list[Any]) -> Any:
     known = [value for value in values if value is not None]
     if not known:
         return None
-    if not isinstance(known[0], dict):
-        return sum(known)
-    merged: dict[str, int] = {}
-    for one in known:
-        for key, value in one.items():
-            merged[key] = merged.get(key, 0) + value
-    return merged
+    return added_parts(known) if isinstance(known[0], dict) else sum(known)
+
+
+def added_parts(
+    several: Iterable[Mapping[str, int]], name_of: Callable[[str], str] | None = None
+) -> dict[str, int]:
+    """Dictionaries added key by key. With `name_of` under other names, of which several may become one."""
+    whole: dict[str, int] = {}
+    for parts in several:
+        for key, value in parts.items():
+            name = key if name_of is None else name_of(key)
+            whole[name] = whole.get(name, 0) + value
+    return whole
 
 
 def _added_hiding(values: list[dict[str, Hiding]]) -> dict[str, Hiding]:

@@ -19,7 +19,9 @@ from sp_profiler.analysis.results import (
     Straggler,
     Unmatched,
 )
+from sp_profiler.analysis.totals import added_parts
 from sp_profiler.fleet.merge import (
+    GROUP_PARTS,
     KEPT_PARTS,
     MOST_GROUPS,
     MOST_PARTS,
@@ -88,11 +90,13 @@ def _gathered(
     if merged.parts > MOST_PARTS:  # else the rows of ranks add up to it
         by_name |= {name: _largest_first(parts) for name, parts in merged.by_name.items()}
     if groups.shown_as:
+
+        def shown_as(group: str) -> str:
+            return groups.shown_as.get(group, group)
+
         by_name |= {
-            name: _largest_first(
-                _renamed([getattr(row.figures, name) for row in merged.ranks], groups.shown_as)
-            )
-            for name in ("exposed_by_group_ns", "exposed_union_by_group_ns")
+            name: _largest_first(added_parts((getattr(row.figures, name) for row in merged.ranks), shown_as))
+            for name in GROUP_PARTS
         }
     return build.Gathered(
         facts=[one.facts for one in merged.traces],
@@ -132,15 +136,6 @@ def _numbered(rows: Sequence[CollectiveFigures], first_ids: Sequence[int]) -> Co
 
 def _largest_first(parts: Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(parts.items(), key=lambda part: (part[0] == OTHERS, -part[1], part[0])))
-
-
-def _renamed(several: Sequence[Mapping[str, int]], names: Mapping[str, str]) -> dict[str, int]:
-    whole: dict[str, int] = {}
-    for parts in several:
-        for key, ns in parts.items():
-            name = names.get(key, key)
-            whole[name] = whole.get(name, 0) + ns
-    return whole
 
 
 # --- groups --------------------------------------------------------------------------------------------

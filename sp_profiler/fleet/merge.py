@@ -28,7 +28,7 @@ from sp_profiler.analysis.results import (
     RankResult,
     StepFigures,
 )
-from sp_profiler.analysis.totals import total_coverage
+from sp_profiler.analysis.totals import added_parts, total_coverage
 from sp_profiler.fleet.filled import RankAcross
 from sp_profiler.fleet.names import LONG, pattern, short_name
 from sp_profiler.fleet.sums import (
@@ -65,7 +65,7 @@ MOST_RANKS_OF_KINDS = 1_000_000
 PLACE = 1 << 32
 """A collective's id while ranks are apart: place of its trace times this, plus its row."""
 
-_GROUP_PARTS = ("exposed_by_group_ns", "exposed_union_by_group_ns")
+GROUP_PARTS = ("exposed_by_group_ns", "exposed_union_by_group_ns")
 _NAME_PARTS = ("exposed_by_module_ns", "exposed_by_layer_ns")
 AnyFigures = TypeVar("AnyFigures", bound=Figures)
 Parts = dict[str, int]
@@ -168,7 +168,7 @@ def rank_report(place: int, facts: TraceFacts, result: RankResult, across: RankA
         gemms=added_gemms(gemm_sum(one) for one in result.gemms),
         coverage=result.coverage,
         ledger=ledger_sums(place, result.ledger),
-        by_name={name: _added_parts(getattr(rank, name) for rank in ranks) for name in _NAME_PARTS},
+        by_name={name: added_parts(getattr(rank, name) for rank in ranks) for name in _NAME_PARTS},
         parts=sum(len(getattr(row, name)) for row in (*ranks, *steps) for name in _NAME_PARTS),
         across=across,
     )
@@ -177,19 +177,9 @@ def rank_report(place: int, facts: TraceFacts, result: RankResult, across: RankA
 
 def _renamed(figures: AnyFigures) -> AnyFigures:
     """The figures of a rank or step with the names that a fleet gives groups."""
-    named = {
-        name: _added_parts([{short_name(key): ns} for key, ns in getattr(figures, name).items()])
-        for name in _GROUP_PARTS
-    }
-    return replace(figures, **named)
-
-
-def _added_parts(several: Iterable[Parts]) -> Parts:
-    whole: Parts = {}
-    for parts in several:
-        for key, ns in parts.items():
-            whole[key] = whole.get(key, 0) + ns
-    return whole
+    return replace(
+        figures, **{name: added_parts([getattr(figures, name)], short_name) for name in GROUP_PARTS}
+    )
 
 
 def _shortened(one: CollectiveFigures) -> CollectiveFigures:
@@ -255,7 +245,7 @@ def merge(reports: Sequence[RankReport]) -> RankReport:
         gemms=added_gemms(one for report in reports for one in report.gemms),
         coverage=total_coverage([report.coverage for report in reports]),
         ledger=added_ledgers(one for report in reports for one in report.ledger),
-        by_name={name: _added_parts(report.by_name[name] for report in reports) for name in _NAME_PARTS},
+        by_name={name: added_parts(report.by_name[name] for report in reports) for name in _NAME_PARTS},
         parts=sum(report.parts for report in reports),
         coarse=max(report.coarse for report in reports),
         across=RankAcross.merged([report.across for report in reports]),
