@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import inspect
 import io
 import json
@@ -10,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from remote_helpers import serve
 from report_helpers import make_report
 from rich.console import Console
 
@@ -148,8 +150,19 @@ def test_analyze_takes_a_baseline(tmp_path: Path, capsys: pytest.CaptureFixture[
     saved = tmp_path / "saved.json"
     assert main(["analyze", str(alone), "--format", "json", "-o", str(saved)]) == 0
     capsys.readouterr()
-    assert main(["analyze", str(run), "--json", "--baseline", str(saved)]) == 0
-    assert json.loads(capsys.readouterr().out)["contention"] == with_run["contention"]
+    packed = tmp_path / "saved.json.gz"
+    packed.write_bytes(gzip.compress(saved.read_bytes()))
+    for file in (saved, packed):
+        assert main(["analyze", str(run), "--json", "--baseline", str(file)]) == 0
+        assert json.loads(capsys.readouterr().out)["contention"] == with_run["contention"]
+
+
+def test_a_baseline_may_be_a_report_by_url(tmp_path: Path) -> None:
+    pytest.importorskip("aiohttp", reason="extra 'remote'")
+    alone, saved = gemm_run(tmp_path / "alone0.json", False), tmp_path / "saved.json"
+    assert main(["analyze", str(alone), "--format", "json", "-o", str(saved)]) == 0
+    with serve(tmp_path) as web:
+        assert load_baseline(f"{web.url}/saved.json") == load_baseline(str(saved))
 
 
 def test_a_baseline_that_tells_nothing_is_refused(tmp_path: Path) -> None:

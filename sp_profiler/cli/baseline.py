@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sp_profiler.cli.reports import read_file, report_file
 from sp_profiler.errors import InputError, UsageError
 
 if TYPE_CHECKING:
     from sp_profiler.analysis.contention import Baseline
     from sp_profiler.report.model import Report
-
-_HEAD_BYTES = 4096
-_SCHEMA = b'"sp-profile/report"'
 
 
 def load_baseline(path: str) -> Baseline:
@@ -22,25 +19,12 @@ def load_baseline(path: str) -> Baseline:
     """
     from sp_profiler.analysis.contention import baseline_of
 
-    report = _read_report(Path(path))
-    if report is None:
-        report = _analyzed(path)
+    file = report_file(path)
+    report = _analyzed(path) if file is None else read_file(file)
     if not report.contention:
         why = "a CPU run" if report.run.device_type == "cpu" else "no GEMM of known shape"
         raise InputError(f"the baseline {path} tells nothing about contention: {why}")
     return baseline_of(report.contention)
-
-
-def _read_report(path: Path) -> Report | None:
-    """The report that the file holds, None when it is none of ours."""
-    if not path.is_file():
-        return None
-    with path.open("rb") as file:
-        if _SCHEMA not in file.read(_HEAD_BYTES):
-            return None
-    from sp_profiler.report.json import read_report
-
-    return read_report(path.read_bytes(), str(path))
 
 
 def _analyzed(path: str) -> Report:
