@@ -168,8 +168,12 @@ def test_cells_measured_otherwise_are_not_mixed_and_damage_is_told(
         run_sweep(request, tmp_path / "out")
     cell = next((tmp_path / "out" / "cells").glob("*/cell.json"))
     cell.write_text(cell.read_text().replace("sp-profile/sweep-cell", "other"))
-    with pytest.raises(InputError, match=r"cell\.json is none of a sweep"):
-        run_sweep(SweepRequest({**TINY, "mode": ("ddp",), "layers": (1,)}, **FEW), tmp_path / "out")
+    again = SweepRequest({**TINY, "mode": ("ddp",), "layers": (1,)}, **FEW)
+    with pytest.raises(InputError, match=r"cell\.json is not a cell of a sweep"):
+        run_sweep(again, tmp_path / "out")
+    cell.write_text("[" * 100_000)
+    with pytest.raises(InputError, match=r"cell\.json is nested too deeply to be a cell of a sweep"):
+        run_sweep(again, tmp_path / "out")
 
 
 @pytest.mark.gloo

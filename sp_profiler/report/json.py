@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, Union
+from typing import Any, Literal, TypeVar, Union
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from sp_profiler.report.model import SCHEMA, SCHEMA_VERSION, Report
 from sp_profiler.trace.tables import Bool
 
 SCHEMA_PATH = Path(__file__).with_name("schema.json")
+Document = TypeVar("Document")
 _FIRST = ("schema", "schema_version")
 _ONLY_IF_THERE = ("fleet",)
 """Members that are left out instead of being null."""
@@ -132,22 +133,34 @@ def _dumps(value: Any, separators: tuple[str, str] = COMPACT) -> str:
 
 def read_report(text: str | bytes, where: str = "report.json") -> Report:
     """The Report that `render` wrote. Raises InputError, naming `where`, when it is none of ours."""
+    return read_document(text, where, Report, SCHEMA, SCHEMA_VERSION, "report")
+
+
+def read_document(
+    text: str | bytes, where: str, kind: type[Document], schema: str, version: int, what: str
+) -> Document:
+    """A document of ours, which is a `kind` by its contract. `what`: its name in a sentence.
+
+    Raises InputError, naming `where`, when it is none, or one of another version.
+    """
     import msgspec
 
     try:
         plain = json.loads(text)
     except ValueError as error:
         raise InputError(f"{where} is not JSON: {error}") from None
-    if not isinstance(plain, dict) or plain.get("schema") != SCHEMA:
-        raise InputError(f"{where} is not a report of sp-profiler: its schema is not '{SCHEMA}'")
-    if plain.get("schema_version") != SCHEMA_VERSION:
+    except RecursionError:
+        raise InputError(f"{where} is nested too deeply to be a {what}") from None
+    if not isinstance(plain, dict) or plain.get("schema") != schema:
+        raise InputError(f"{where} is not a {what} of sp-profiler: its schema is not '{schema}'")
+    if plain.get("schema_version") != version:
         raise InputError(
-            f"{where} has schema version {plain.get('schema_version')}, this version reads {SCHEMA_VERSION}"
+            f"{where} has schema version {plain.get('schema_version')}, this version reads {version}"
         )
     try:
-        return msgspec.convert(plain, Report)
+        return msgspec.convert(plain, kind)
     except msgspec.ValidationError as error:
-        raise InputError(f"{where} does not follow the report contract: {error}") from None
+        raise InputError(f"{where} does not follow the {what} contract: {error}") from None
 
 
 def schema() -> dict[str, Any]:

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from sp_profiler.errors import InputError, UsageError
 from sp_profiler.files import write_atomically
-from sp_profiler.report.json import to_plain
+from sp_profiler.report.json import read_document, to_plain
 from sp_profiler.sweeps.model import CELL_SCHEMA, SCHEMA, SCHEMA_VERSION, Cell, CellFile, Settings, Sweep
 
 CELLS = "cells"
@@ -101,19 +101,9 @@ def read_sweep(root: Path) -> Sweep:
 
 
 def _read(path: Path, kind: type[Kind], schema: str) -> Kind:
-    import msgspec
-
     try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from None
-    if not isinstance(plain, dict) or plain.get("schema") != schema:
-        raise InputError(f"{path} is none of a sweep: its schema is not '{schema}'")
-    if plain.get("schema_version") != SCHEMA_VERSION:
-        raise InputError(
-            f"{path} has schema version {plain.get('schema_version')}, this version reads {SCHEMA_VERSION}"
-        )
-    try:
-        return msgspec.convert(plain, kind)
-    except msgspec.ValidationError as error:
-        raise InputError(f"{path} does not follow its contract: {error}") from None
+        text = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
+    what = "sweep" if kind is Sweep else "cell of a sweep"
+    return read_document(text, str(path), kind, schema, SCHEMA_VERSION, what)
