@@ -22,7 +22,6 @@ from sp_profiler.report.format import visible
 
 REPORTS = {"html": "text/html", "json": "application/json", "markdown": "text/markdown"}
 
-
 PERFETTO = "https://ui.perfetto.dev"
 
 
@@ -35,13 +34,13 @@ def menu(found: Opened, perfetto_at: str = PERFETTO) -> list[Any]:
     ]
     perfetto = "for ui.perfetto.dev: the trace with tracks of what is exposed and overlapped"
     links.append(html.A("Perfetto traces", href=f"/export/{run}/perfetto", download="", title=perfetto))
+    links += _open_in_perfetto(found, perfetto_at)
+    for kind in ("PNG", "SVG"):
+        save_as = parts.attrs({"data-save": kind.lower()})
+        links.append(html.Button(f"Figures of this view as {kind}", className="link", **save_as))
     links += [
         html.A(f"{name}.csv", href=f"/export/{run}/table/{name}", download="") for name in tables.TABLES
     ]
-    links[4:4] = _open_in_perfetto(found, perfetto_at)
-    for kind in ("SVG", "PNG"):
-        save_as = parts.attrs({"data-save": kind.lower()})
-        links.insert(6, html.Button(f"Figures of this view as {kind}", className="link", **save_as))
     return [html.Details([html.Summary("Export"), html.Div(links, className="links")], className="menu")]
 
 
