@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -259,6 +260,14 @@ def test_ddp_hides_under_backward_and_the_closed_form_says_nothing_of_it() -> No
     assert scheme.time.hidden_ns > 0
     assert scheme.theory.time.hidden_ns is None
     assert "no-closed-form" in {entry.code for entry in plan.data_quality}
+
+
+def test_tracebacks_after_a_plan_are_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process group, though not a real one, makes torch write "[rank0]: " before each line of them."""
+    execute_anew(monkeypatch)
+    before = sys.excepthook
+    sp_profiler.plan(modes="tp", layers=1, **SMALL)
+    assert sys.excepthook is before
 
 
 # --- what it refuses ----------------------------------------------------------------------------------

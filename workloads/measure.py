@@ -6,6 +6,7 @@ a model of any size takes no memory.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -129,12 +130,14 @@ def fake_rank(ranks: int, description: str = "tp") -> Iterator[Communicator]:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
+    hook = sys.excepthook  # a process group leaves one that writes "[rank0]: " before tracebacks
     dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
     try:
         with FakeTensorMode():
             yield Communicator(description, range(ranks), 0, dist.group.WORLD)
     finally:
         dist.destroy_process_group()
+        sys.excepthook = hook
 
 
 @torch.no_grad()
