@@ -18,7 +18,7 @@ from sp_profiler.fleet.contention import compare
 from sp_profiler.fleet.engines import Policy, engine_of
 from sp_profiler.fleet.folder import opened
 from sp_profiler.fleet.ranks import Ranks, Surveyor
-from sp_profiler.fleet.settle import COLLECTIVES, Settled, SettleTask, drop_others, merged, settle_rank
+from sp_profiler.fleet.settle import Settled, SettleTask, collectives_of, drop_others, merged, settle_rank
 from sp_profiler.fleet.stages import Progress, Stages
 from sp_profiler.fleet.survey import Drawn, DrawTask, Reading, draw, keep_run, options_of
 from sp_profiler.fleet.work import fingerprint_of
@@ -129,7 +129,7 @@ def _reduced(
         contention=compared.figures,
         rule=rule.rule,
         timeline=drawn.timeline,
-        collectives_at=str(stages.work.path(f"{COLLECTIVES}/x").parent),
+        collectives_at=str(collectives_of(stages.work)),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from sp_profiler.analysis.causes import settle
 from sp_profiler.analysis.collective_table import Collectives
@@ -20,8 +21,7 @@ from sp_profiler.ledger import LedgerEntry
 FAN_IN = 16
 """Reports that one task merges."""
 
-COLLECTIVES = "collectives"
-"""The folder of the Parquet files, below the work folder."""
+_COLLECTIVES = "collectives"
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,17 @@ class Settled:
 
 @dataclass(frozen=True)
 class MergeTask:
-    """Reports, by the names of their marks, to be merged to one."""
+    """The reports at `sources` of the level below, to be merged to the one at `place`."""
 
     work: Work
-    name: str
-    sources: tuple[str, ...]
+    level: int
+    place: int
+    sources: range
     fingerprint: str
+
+    @property
+    def name(self) -> str:
+        return f"merge/{self.level}-{self.place:05d}"
 
 
 def settle_rank(task: SettleTask) -> Settled:
@@ -66,7 +71,7 @@ def settle_rank(task: SettleTask) -> Settled:
     result = settle(filled.result) if task.with_peers else filled.result
     result = with_slowdown(result, kept_slowdowns(task.work, task.fingerprint))
     result = replace(result, ledger=(*result.ledger, *task.drawn_ledger))
-    write_parquet(task.work.path(f"{COLLECTIVES}/{task.file}"), Collectives.of(result.collectives))
+    write_parquet(task.work.path(f"{_COLLECTIVES}/{task.file}"), Collectives.of(result.collectives))
     report = rank_report(task.place, outcome.facts, result, across=filled.across)
     task.work.finish(report_name(0, task.place), task.fingerprint, report)
     return Settled(unknown_slowdowns(result))
@@ -79,8 +84,9 @@ def report_name(level: int, place: int) -> str:
 
 def merge_some(task: MergeTask) -> int:
     """Merge some reports and keep the one that comes of it; how many they were."""
-    reports = [_report(task.work, name, task.fingerprint) for name in task.sources]
-    task.work.finish(task.name.replace("merge/", "reports/", 1), task.fingerprint, merge(reports))
+    below = [report_name(task.level - 1, place) for place in task.sources]
+    reports = [_report(task.work, name, task.fingerprint) for name in below]
+    task.work.finish(report_name(task.level, task.place), task.fingerprint, merge(reports))
     return len(reports)
 
 
@@ -88,14 +94,11 @@ def merged(stages: Stages, ranks: int) -> RankReport:
     """The report of all ranks, level by level; the coordinator reads the last one alone."""
     level, count = 0, ranks
     while count > 1 or level == 0:
-        sources = [report_name(level, place) for place in range(count)]
+        below = range(count)
         level, count = level + 1, -(-count // FAN_IN)
         tasks = [
             MergeTask(
-                stages.work,
-                report_name(level, place).replace("reports/", "merge/", 1),
-                tuple(sources[place * FAN_IN : (place + 1) * FAN_IN]),
-                stages.fingerprint,
+                stages.work, level, place, below[place * FAN_IN : (place + 1) * FAN_IN], stages.fingerprint
             )
             for place in range(count)
         ]
@@ -110,8 +113,13 @@ def _report(work: Work, name: str, fingerprint: str) -> RankReport:
     return report
 
 
+def collectives_of(work: Work) -> Path:
+    """The folder of the Parquet files."""
+    return Path(work.root, _COLLECTIVES)
+
+
 def drop_others(work: Work, files: Collection[str]) -> None:
     """Remove Parquet files of ranks that are no longer in the run: who reads the folder reads all of it."""
-    for place in work.path(f"{COLLECTIVES}/x").parent.glob("*.parquet"):
+    for place in collectives_of(work).glob("*.parquet"):
         if place.name not in files:
             place.unlink(missing_ok=True)
