@@ -153,12 +153,14 @@ def _overhead(cells: Sequence[Cell]) -> str | None:
     if not factors:
         return None
     least, most = min(factors, key=lambda one: one[0]), max(factors, key=lambda one: one[0])
+    low, high = f"{least[0]:.2f}", f"{most[0]:.2f}"
+    span = low if low == high else f"{low} to {high}"
     if most[0] < LARGE_OVERHEAD:
-        return f"Profiled steps took {least[0]:.2f} to {most[0]:.2f} times the unprofiled ones."
+        return f"Profiled steps took {span} times the unprofiled ones."
     step = most[1].step.median_ns if most[1].step is not None else None
     noise = "; below 1 the machine was busier in the timed steps" if least[0] < 1 else ""
     return (
-        f"The profiler slows what it measures: profiled steps took {least[0]:.2f} to {most[0]:.2f} times the "
+        f"The profiler slows what it measures: profiled steps took {span} times the "
         f"unprofiled ones (most in {most[1].label} of {duration(step)} a step); overlap and exposed times "
         f"are of the profiled steps, step times are not{noise}."
     )
