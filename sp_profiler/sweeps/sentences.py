@@ -155,10 +155,10 @@ def _overhead(cells: Sequence[Cell]) -> str | None:
     least, most = min(factors, key=lambda one: one[0]), max(factors, key=lambda one: one[0])
     low, high = f"{least[0]:.2f}", f"{most[0]:.2f}"
     span = low if low == high else f"{low} to {high}"
-    if most[0] < LARGE_OVERHEAD:
-        return f"Profiled steps took {span} times the unprofiled ones."
-    step = most[1].step.median_ns if most[1].step is not None else None
     noise = "; below 1 the machine was busier in the timed steps" if least[0] < 1 else ""
+    if most[0] < LARGE_OVERHEAD:
+        return f"Profiled steps took {span} times the unprofiled ones{noise}."
+    step = most[1].step.median_ns if most[1].step is not None else None
     return (
         f"The profiler slows what it measures: profiled steps took {span} times the "
         f"unprofiled ones (most in {most[1].label} of {duration(step)} a step); overlap and exposed times "
