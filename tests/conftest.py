@@ -22,16 +22,20 @@ _skipped: list[str] = []
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     has_torch = importlib.util.find_spec("torch") is not None
-    has_native = importlib.util.find_spec("sp_profiler_native") is not None
+    no_native = _why_not_native()
     for item in items:
         if item.get_closest_marker("shared") and not (SHARED / "corpus" / "expected.json").is_file():
             item.add_marker(pytest.mark.skip(reason=f"no traces in {SHARED} (set SP_PROFILER_SHARED)"))
         if item.get_closest_marker("gloo") and not has_torch:
             item.add_marker(pytest.mark.skip(reason="torch is not installed"))
-        if item.get_closest_marker("native") and not has_native:
-            item.add_marker(
-                pytest.mark.skip(reason="sp-profiler-native is not installed (pip install ./native)")
-            )
+        if item.get_closest_marker("native") and no_native is not None:
+            item.add_marker(pytest.mark.skip(reason=f"{no_native} (pip install ./native)"))
+
+
+def _why_not_native() -> str | None:
+    from sp_profiler.trace.native import why_not_native  # not for all who copy this file
+
+    return why_not_native()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

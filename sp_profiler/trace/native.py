@@ -64,7 +64,7 @@ def decoder_in_use() -> tuple[str, str]:
         raise UsageError(f"{VARIABLE}={asked}: the decoders are python and native")
     if asked == "python":
         return "python", f"{VARIABLE}=python"
-    missing = _why_not_native()
+    missing = why_not_native()
     if missing is None:
         return "native", f"{PACKAGE} is installed"
     if asked == "native":
@@ -72,16 +72,36 @@ def decoder_in_use() -> tuple[str, str]:
     return "python", missing
 
 
-def _why_not_native() -> str | None:
+def why_not_native() -> str | None:
+    """Why the compiled decoder cannot be used here; None where it can."""
     if importlib.util.find_spec(PACKAGE) is None:
         return "the compiled decoder (sp-profiler-native) is not installed"
     try:
         package: Any = importlib.import_module(PACKAGE)
     except ImportError as error:
-        return f"the compiled decoder cannot be loaded: {error}"
-    if package.INTERFACE != INTERFACE:
-        return f"the compiled decoder is of another version ({package.INTERFACE}, not {INTERFACE})"
+        return f"the compiled decoder cannot be loaded: {' '.join(str(error).split())}"
+    interface = getattr(package, "INTERFACE", None)  # None: a folder that an uninstalled package left
+    if interface != INTERFACE:
+        return f"the compiled decoder is of another version ({interface}, not {INTERFACE})"
+    try:
+        package.Scanner(**rules())
+    except (TypeError, ValueError):
+        return "the compiled decoder was built from other sources: install it again"
     return None
+
+
+def rules() -> dict[str, Any]:
+    """What the scanner is told of events, by the names of its arguments: keys of `args`, words, bounds."""
+    return {
+        "integers": [_KEY_OF[name] for name in _INTEGERS],
+        "texts": [_KEY_OF[name] for name in _TEXTS],
+        "collectives": [_KEY_OF[name] for name in COLLECTIVE_FIELDS],
+        "memory_names": list(MEMORY_NAMES),
+        "concrete_names": list(WITH_CONCRETE_INPUTS),
+        "ignored_phases": IGNORED_PHASES,
+        "most_time_ns": MAX_TIME_NS,
+        "most_duration_ns": MAX_DURATION_NS,
+    }
 
 
 def scanned_chunks(columns: Columns) -> ScannedChunks | None:
@@ -95,16 +115,7 @@ class ScannedChunks:
     def __init__(self, columns: Columns) -> None:
         package: Any = importlib.import_module(PACKAGE)
         self._columns = columns
-        self._scanner = package.Scanner(
-            integers=[_KEY_OF[name] for name in _INTEGERS],
-            texts=[_KEY_OF[name] for name in _TEXTS],
-            collectives=[_KEY_OF[name] for name in COLLECTIVE_FIELDS],
-            memory_names=list(MEMORY_NAMES),
-            concrete_names=list(WITH_CONCRETE_INPUTS),
-            ignored_phases=IGNORED_PHASES,
-            most_time_ns=MAX_TIME_NS,
-            most_duration_ns=MAX_DURATION_NS,
-        )
+        self._scanner = package.Scanner(**rules())
         # Of each number that the scanner gives a text, its code; number 0 is "none".
         self._codes = {kind: np.array([NONE], np.int32) for kind in _CODES_OF}
         self._codes["categories"] = np.array([columns.category_code(None)], np.int32)
