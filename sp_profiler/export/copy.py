@@ -30,8 +30,7 @@ def with_events(path: str, layout: Layout, events: Iterable[bytes], limits: Limi
     `layout` is that of the same file; InputError where the file is no longer what it was, or cannot be read.
     """
     try:
-        with open_binary(path) as file:
-            blocks = read_text(file, path, limits, Ledger(path))
+        with open_binary(path) as file, read_text(file, path, limits, Ledger(path)) as blocks:
             if layout.list_end is not None:
                 yield from _spliced(path, blocks, layout.list_end, _joined(events, layout.has_events))
             else:

@@ -61,8 +61,8 @@ def find_layout(path: str, limits: Limits) -> Layout:
     """Read the text of a trace. Raises InputError where `decode_trace` would, or for an export of ours."""
     ledger = Ledger(path)
     seen = _Seen(path)
-    with opened(path) as file:
-        text = Window(read_text(file, path, limits, ledger))
+    with opened(path) as file, read_text(file, path, limits, ledger) as blocks:
+        text = Window(blocks)
         faults = _Counted(ledger)
         events = _Places(path, text, limits, faults, seen)
         document = DocumentReader(path, text, limits, faults, events)

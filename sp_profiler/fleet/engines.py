@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
+from sp_profiler.cores import usable_cores
 from sp_profiler.errors import SpProfilerError, UsageError
 
 if TYPE_CHECKING:
@@ -84,9 +85,9 @@ def engine_of(words: str, policy: Policy | None = None) -> Engine:
         return InProcess(policy)
     kind, colon, rest = words.partition(":")
     if kind == "processes" and (not colon or (rest.isdecimal() and int(rest) > 0)):
-        from sp_profiler.fleet.processes import Processes, cores
+        from sp_profiler.fleet.processes import Processes
 
-        return Processes(int(rest) if colon else cores(), policy)
+        return Processes(int(rest) if colon else usable_cores(), policy)
     if kind in ("dask", "dask+tls"):
         from sp_profiler.fleet.cluster import Cluster
 

@@ -244,11 +244,6 @@ class Processes:
             raise SpProfilerError(f"worker processes end before they begin: the last {_how_it_ended(status)}")
 
 
-def cores() -> int:
-    """How many processes can compute at once here."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _next_job(source: Iterator[Task]) -> _Job[Task] | None:
     for task in source:
         return _Job(task)

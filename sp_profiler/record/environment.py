@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from sp_profiler import __version__
+from sp_profiler.cores import usable_cores
 
 ALWAYS_RECORDED = (
     "CUDA_DEVICE_MAX_CONNECTIONS",
@@ -97,11 +98,6 @@ def memory_bytes() -> int | None:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError):
         return None
-
-
-def usable_cores() -> int:
-    """Logical cores this process may use (affinity counts, container quotas do not)."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def nvidia_driver() -> str | None:

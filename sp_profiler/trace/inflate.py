@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import zlib
-from collections.abc import Iterator
-from typing import BinaryIO
+from collections.abc import Generator, Iterator
+from typing import BinaryIO, NamedTuple
 
 from isal import igzip_lib
 
+from sp_profiler.cores import usable_cores
 from sp_profiler.errors import InputError
-from sp_profiler.ledger import Ledger
+from sp_profiler.ledger import Ledger, Severity
+from sp_profiler.trace.ahead import ahead
 from sp_profiler.trace.encodings import as_utf8, refuse_other_packing
 from sp_profiler.trace.limits import Limits
 
 GZIP_MAGIC = b"\x1f\x8b"
 _READ_BYTES = 1 << 20
 _INFLATE_BYTES = 1 << 22
+_BLOCKS_AHEAD = 2
 _GZIP_WITH_HEADER = 31  # zlib's window-bits value for "gzip header and trailer"
 _MEMBER_HEAD = re.compile(rb"\x1f\x8b\x08[\x00-\x1f]")  # with the only method, and the flags there are
 _MEMBER_HEAD_BYTES = 4
@@ -25,24 +29,65 @@ _ENOUGH_TEXT = 1 << 10  # noise does not inflate to so much
 _MOST_TRIALS = 1000  # in one file: a bound on what damage costs
 
 
-def read_text(file: BinaryIO, path: str, limits: Limits, ledger: Ledger) -> Iterator[bytes]:
-    """Blocks of the uncompressed UTF-8 text of an open file, whatever its name says.
+class _Damage(NamedTuple):
+    """An entry for the ledger, in its place among the blocks."""
+
+    code: str
+    severity: Severity
+    text: str
+    offset: int
+
+
+def read_text(
+    file: BinaryIO, path: str, limits: Limits, ledger: Ledger
+) -> contextlib.AbstractContextManager[Iterator[bytes]]:
+    """Blocks of the uncompressed UTF-8 text of an open file, whatever its name says, as a context: the file
+    may be closed when it is left.
 
     What can be read of a cut or damaged gzip file is read and the damage entered in the ledger.
-    Raises InputError when the text is longer than `limits.inflated_bytes`, or packed in another way.
+    The blocks raise InputError when the text is longer than `limits.inflated_bytes`, or otherwise packed.
     """
+    return contextlib.closing(_text(file, path, limits, ledger))
+
+
+def _text(file: BinaryIO, path: str, limits: Limits, ledger: Ledger) -> Generator[bytes, None, None]:
+    total = 0
+    with contextlib.closing(_unpacked(file, ledger)) as blocks:
+        for block in as_utf8(refuse_other_packing(blocks, path), ledger):
+            total += len(block)
+            if total > limits.inflated_bytes:
+                raise InputError(
+                    f"{path} unpacks to more than {limits.inflated_bytes} bytes, the limit on the size of one"
+                    " trace's text."
+                )
+            yield block
+
+
+def _unpacked(file: BinaryIO, ledger: Ledger) -> Generator[bytes, None, None]:
+    """The blocks of a plain or a packed file. A packed one is inflated by another thread where there is a
+    core for it, unless reading may wait for a network: that could not be interrupted."""
     head = file.read(len(GZIP_MAGIC))
     file.seek(0)
-    blocks = _gzip_blocks(file, ledger) if head == GZIP_MAGIC else iter(lambda: file.read(_READ_BYTES), b"")
-    total = 0
-    for block in as_utf8(refuse_other_packing(blocks, path), ledger):
-        total += len(block)
-        if total > limits.inflated_bytes:
-            raise InputError(
-                f"{path} unpacks to more than {limits.inflated_bytes} bytes, the limit on the size of one"
-                " trace's text."
-            )
-        yield block
+    if head != GZIP_MAGIC:
+        yield from iter(lambda: file.read(_READ_BYTES), b"")
+        return
+    pieces = _inflated(file)
+    if usable_cores() > 1 and _is_local(file):
+        pieces = ahead(pieces, _BLOCKS_AHEAD)
+    with contextlib.closing(pieces):
+        for piece in pieces:
+            if isinstance(piece, _Damage):
+                ledger.add(piece.code, piece.severity, piece.text, offset=piece.offset)
+            else:
+                yield piece
+
+
+def _is_local(file: BinaryIO) -> bool:
+    try:
+        file.fileno()
+    except OSError:
+        return False
+    return True
 
 
 class _Packed:
@@ -122,7 +167,7 @@ class _Packed:
         return False
 
 
-def _gzip_blocks(file: BinaryIO, ledger: Ledger) -> Iterator[bytes]:
+def _inflated(file: BinaryIO) -> Generator[bytes | _Damage, None, None]:
     """The text of all members. After damage reading goes on at the next member, if there is one."""
     packed = _Packed(file)
     total = 0
@@ -139,27 +184,23 @@ def _gzip_blocks(file: BinaryIO, ledger: Ledger) -> Iterator[bytes]:
         for entry in found.entries:
             goes_on = entry.code == "truncated-gzip" and next_start is not None
             code, what = ("damaged-gzip", _DAMAGED) if goes_on else (entry.code, entry.text)
-            ledger.add(code, "loss", what, offset=total)
+            yield _Damage(code, "loss", what, total)
         if next_start is None:
             if packed.gave_up:
-                ledger.add("damaged-gzip", "loss", _TOO_DAMAGED, offset=total)
+                yield _Damage("damaged-gzip", "loss", _TOO_DAMAGED, total)
             elif not found.entries:
-                ledger.add(
-                    "trailing-garbage",
-                    "note",
-                    "bytes after the end of the gzip data were not read",
-                    offset=total,
-                )
+                yield _Damage("trailing-garbage", "note", _BEHIND, total)
             return
         if not found.entries:
-            what = "bytes that are no gzip data lie between its members; they were passed over"
-            ledger.add("damaged-gzip", "loss", what, offset=total)
+            yield _Damage("damaged-gzip", "loss", _BETWEEN, total)
         packed.seek(next_start)
 
 
 _CUT = "the gzip file is cut off; what came before the cut was read"
 _DAMAGED = "the gzip data is damaged; what came before the damage was read"
 _TOO_DAMAGED = "the gzip file is damaged in so many places that its rest was not read"
+_BEHIND = "bytes after the end of the gzip data were not read"
+_BETWEEN = "bytes that are no gzip data lie between its members; they were passed over"
 _WRONG_CHECKSUM = "the checksum of the gzip file is wrong; its text was read all the same"
 
 

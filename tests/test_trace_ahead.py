@@ -1,0 +1,115 @@
+"""Work ahead of its use: the same items and errors as without, and no thread that outlives its user."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import threading
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from sp_profiler.errors import InputError
+from sp_profiler.trace import inflate
+from sp_profiler.trace.ahead import ahead, is_unwanted
+from sp_profiler.trace.decode import Limits, decode_trace
+from tests.native_texts import NEIGHBOUR, document
+
+
+def _threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("ahead")]
+
+
+def _numbers(count: int, made: list[int]) -> Generator[int, None, None]:
+    for number in range(1, count + 1):
+        made.append(number)
+        yield number
+
+
+@pytest.mark.parametrize("count", [1, 2, 50])
+def test_the_same_items_in_the_same_order(count: int) -> None:
+    assert list(ahead(_numbers(20, []), count)) == list(range(1, 21))
+    assert not _threads()
+
+
+def test_no_more_are_made_than_wait() -> None:
+    made: list[int] = []
+    with contextlib.closing(ahead(_numbers(20, made), 2)) as numbers:
+        assert next(numbers) == 1
+        assert next(numbers) == 2
+    assert made[:2] == [1, 2]
+    assert len(made) <= 4
+    assert not _threads()
+
+
+def test_an_error_comes_in_its_place() -> None:
+    def failing() -> Generator[str, None, None]:
+        yield "before"
+        raise InputError("broken")
+
+    items = ahead(failing(), 2)
+    assert next(items) == "before"
+    with pytest.raises(InputError, match="broken"):
+        next(items)
+    assert not _threads()
+
+
+def test_what_nobody_takes_ends_early_through_all_threads() -> None:
+    """The inner thread learns that the outer one is closed, and neither is left behind."""
+    started, ended = threading.Event(), threading.Event()
+
+    def endless() -> Generator[int, None, None]:
+        yield 1
+        started.set()
+        while not is_unwanted():
+            ended.wait(0.001)
+        ended.set()
+
+    def outer() -> Generator[int, None, None]:
+        yield from ahead(endless(), 1)
+
+    with contextlib.closing(ahead(outer(), 2)) as items:
+        assert next(items) == 1
+        assert started.wait(60)
+        assert not ended.is_set()
+    assert ended.is_set()
+    assert not _threads()
+    assert not is_unwanted()
+
+
+def _packed(folder: Path, *, damage: int | None) -> str:
+    """Three members, the second of many blocks; `damage` is a byte of the file that is inverted."""
+    many = document(*[NEIGHBOUR] * 30_000)
+    third = len(many) // 3
+    parts = [many[:third], many[third : 2 * third], many[2 * third :]]
+    data = bytearray(b"".join(gzip.compress(part, 1, mtime=0) for part in parts))
+    if damage is not None:
+        data[damage] ^= 0xFF
+    path = folder / "rank0.json.gz"
+    path.write_bytes(data)
+    return str(path)
+
+
+@pytest.mark.parametrize("damage", [None, 5_000, 20_000, -4])
+def test_a_packed_file_reads_the_same_with_one_core(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: int | None
+) -> None:
+    monkeypatch.setattr(inflate, "_INFLATE_BYTES", 1 << 14)
+    path = _packed(tmp_path, damage=damage)
+    monkeypatch.setattr(inflate, "usable_cores", lambda: 1)
+    alone = decode_trace(path)
+    monkeypatch.setattr(inflate, "usable_cores", lambda: 2)
+    beside = decode_trace(path)
+    assert len(alone.events) == len(beside.events) > 0
+    assert alone.ledger == beside.ledger
+    assert bool(alone.ledger) == (damage is not None)
+    assert not _threads()
+
+
+def test_a_refused_file_leaves_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inflate, "_INFLATE_BYTES", 1 << 14)
+    monkeypatch.setattr(inflate, "usable_cores", lambda: 2)
+    with pytest.raises(InputError, match="limit"):
+        decode_trace(_packed(tmp_path, damage=None), Limits(events=100))
+    assert not _threads()
