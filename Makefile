@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 PIP := $(VENV)/bin/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
 
-.PHONY: run run-long-context test test-hta lint format constraints clean
+.PHONY: run run-long-context test test-hta fuzz lint format constraints clean
 .DELETE_ON_ERROR:
 
 run: $(VENV)/.installed-run
@@ -30,6 +30,19 @@ format: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
+# The compiled decoder's scanner under libFuzzer (clang), then both decoders over what that found, FUZZ_S seconds
+# each. Any finding fails, and lies in build/fuzz.
+FUZZ := build/fuzz
+FUZZ_S := 60
+fuzz: $(FUZZ)/scan
+	cd $(FUZZ) && ./scan -max_total_time=$(FUZZ_S) -timeout=10 -rss_limit_mb=2048 -max_len=4096 -dict=scan.dict \
+		-print_final_stats=1 -verbosity=0 found seeds
+	cd $(FUZZ) && $(CURDIR)/$(VENV)/bin/python $(CURDIR)/native/fuzz/both.py $(FUZZ_S) $$$$ found seeds
+
+$(FUZZ)/scan: native/fuzz/scan.cpp native/fuzz/material.py $(wildcard native/src/*.hpp) $(VENV)/.installed-dev
+	$(VENV)/bin/python native/fuzz/material.py $(FUZZ)
+	clang++ -std=c++17 -O2 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -I$(FUZZ) $< -o $@
+
 # The exact versions that CI takes, HTA's included: the newest that pyproject.toml allows today.
 constraints:
 	rm -rf $(VENV)-constraints
@@ -45,10 +58,13 @@ clean:
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-# The compiled decoder, where a C++ compiler is. Without it everything works, slower.
+# The compiled decoder, where a C++ compiler is. Without it everything works, slower. One that was built from
+# other sources is taken away first: it might read differently.
+COMPILER := $(shell command -v c++ || command -v g++ || command -v clang++)
 $(VENV)/.installed-native: $(wildcard native/*.* native/src/* native/sp_profiler_native/*.py) | $(VENV)/bin/python
-	@if command -v c++ >/dev/null; then $(PIP) ./native || echo "the compiled decoder was not built: traces are read by the Python one"; \
-	else echo "no C++ compiler: traces are read by the Python decoder"; fi
+	@$(VENV)/bin/python -m pip --quiet uninstall --yes sp-profiler-native 2>/dev/null
+	@if [ -z "$(COMPILER)" ]; then echo "no C++ compiler: traces are read by the Python decoder"; \
+	else $(PIP) ./native || echo "the compiled decoder was not built: traces are read by the Python one"; fi
 	touch $@
 
 $(VENV)/.installed-run: pyproject.toml constraints.txt $(VENV)/.installed-native | $(VENV)/bin/python

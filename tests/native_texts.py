@@ -1,10 +1,19 @@
-"""Events with every kind of value in every place: plain ones, odd ones, and what is no JSON."""
+"""Events with every kind of value in every place: plain ones, odd ones, and what is no JSON; and what both
+decoders read from a text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import io
+import os
+from collections.abc import Callable, Iterator
 
+from trace_helpers import same
+
+from sp_profiler.errors import InputError
+from sp_profiler.trace.decode import CHUNK_BYTES, decode_open
+from sp_profiler.trace.native import VARIABLE
 from sp_profiler.trace.schema import Args
+from sp_profiler.trace.tables import Trace
 
 VALUES = (
     b"0", b"7", b"-1", b"-0", b"-0.0", b"01", b"1.", b".5", b"+1", b"1e3", b"1E+2", b"1e999", b"-1e-5",
@@ -107,3 +116,27 @@ def document(*events: bytes) -> bytes:
     for event in events:
         rows += [event, NEIGHBOUR]
     return b'{"schemaVersion":1,"traceEvents":[\n' + b",\n".join(rows) + b"\n]}"
+
+
+def by_both(decode: Callable[[], Trace]) -> tuple[Trace | str, bool]:
+    """What the compiled decoder reads, or the sentence with which it refuses; and whether the Python one
+    reads the same: columns, strings, ledger, sentence."""
+    answers: list[Trace | str] = []
+    before = os.environ.get(VARIABLE)
+    try:
+        for decoder in ("python", "native"):
+            os.environ[VARIABLE] = decoder
+            try:
+                answers.append(decode())
+            except InputError as error:
+                answers.append(str(error))
+    finally:
+        os.environ.pop(VARIABLE)
+        if before is not None:
+            os.environ[VARIABLE] = before
+    return answers[1], same(*answers)
+
+
+def read_by_both(data: bytes, chunk_bytes: int = CHUNK_BYTES, **options) -> tuple[Trace | str, bool]:
+    """The same of a text."""
+    return by_both(lambda: decode_open(io.BytesIO(data), "rank0.json", chunk_bytes=chunk_bytes, **options))
