@@ -1,9 +1,10 @@
 """A run in, a report out: every rank analysed by a pure function, then assembled.
 
-The map over ranks runs in this process, one rank after the other: a trace is decoded, analysed and dropped
-before the next one is read. What stays of a rank is a `RankOutcome` (figures, and columns with a row for each
-collective), so that memory does not follow the size of the traces. Pools and clusters map `analyze_trace` the
-same way: sums of integers give the same report whatever the order and the number of workers.
+The map over ranks runs in this process, one rank after the other: a trace is decoded, analysed and dropped;
+at most the next one is decoded meanwhile. What stays of a rank is a `RankOutcome` (figures, and columns with
+a row for each collective), so that memory does not follow the size of the run. Pools and clusters map
+`analyze_trace` the same way: sums of integers give the same report whatever the order and the number of
+workers.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ def analyze_files(
     on_loaded: Callable[[Sequence[LedgerEntry]], None] | None = None,
     keep_lanes: Callable[[Lanes], None] | None = None,
 ) -> Report:
-    """The report of a run on disk: `load_run` and `analyze_run` in one go, one trace in memory at a time.
+    """The report of a run on disk: `load_run` and `analyze_run` in one go, without all traces in memory.
 
     Same report and same errors. `on_loaded` is given the ledger of the files when all are read; what it
     raises comes before what the analysis of a rank raised. `keep_lanes` is given the lanes of each rank, as

@@ -16,6 +16,7 @@ from sp_profiler.engine import analyze_files, analyze_run
 from sp_profiler.errors import InputError, SpProfilerError, UsageError
 from sp_profiler.ledger import LedgerEntry
 from sp_profiler.report.json import render
+from sp_profiler.trace import load
 from sp_profiler.trace.decode import decode_trace
 from sp_profiler.trace.find import find_runs
 from sp_profiler.trace.limits import Limits
@@ -107,7 +108,13 @@ def test_nameless_traces_beyond_what_is_held_are_read_again(
     assert sorted(read) == sorted(2 * files.files)
 
 
-def test_one_trace_is_in_memory_at_a_time(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cores", [1, 2])
+def test_one_trace_is_in_memory_while_another_is_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int
+) -> None:
+    """Where there is no core to decode it meanwhile, not even one."""
+    monkeypatch.setattr(load, "usable_cores", lambda: cores)
+    monkeypatch.setattr(load, "decoder_in_use", lambda: ("native", "asked for"))
     for rank in range(4):
         write(tmp_path, f"rank{rank}.json", rank, late=rank)
     alive: list[weakref.ref[Trace]] = []
@@ -120,7 +127,8 @@ def test_one_trace_is_in_memory_at_a_time(tmp_path: Path) -> None:
         return trace
 
     analyze_files(files_of(tmp_path), decode=decode)
-    assert seen == [0, 0, 0, 0]
+    assert len(seen) == 4
+    assert max(seen) < cores
 
 
 def test_what_the_files_are_refused_for_comes_before_what_their_analysis_is(tmp_path: Path) -> None:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from sp_profiler.errors import InputError
+from sp_profiler.trace import load
+from sp_profiler.trace.ahead import is_unwanted
+from sp_profiler.trace.decode import decode_trace
 from sp_profiler.trace.find import find_runs
 from sp_profiler.trace.limits import Limits
-from sp_profiler.trace.load import load_run
-from sp_profiler.trace.tables import TraceSet
+from sp_profiler.trace.load import check_run, load_run
+from sp_profiler.trace.tables import Trace, TraceSet
 from sp_profiler.trace.write import TraceWriter
 
 
@@ -172,3 +177,62 @@ def test_ranks_that_wrote_into_one_another_keep_what_is_intact(tmp_path: Path) -
     run = _load(tmp_path)
     assert ("several-processes", "assumption") in _entries(run)
     assert len(run.traces[0].events) >= len(events) - 1
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_the_next_file_is_decoded_meanwhile_where_there_is_a_core(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int
+) -> None:
+    """Order, ledger and errors are the same; of two files one is decoded before the other was taken."""
+    for rank in (0, 1, 3):
+        _write(tmp_path, f"rank{rank}.json", rank, world_size=4)
+    (tmp_path / "rank2.json").write_text("no trace")
+    monkeypatch.setattr(load, "usable_cores", lambda: cores)
+    monkeypatch.setattr(load, "decoder_in_use", lambda: ("native", "asked for"))
+    (files,) = find_runs([str(tmp_path)])
+    decoded: list[str] = []
+    second = threading.Event()
+
+    def decode(path: str, limits: Limits) -> Trace:
+        decoded.append(Path(path).name)
+        if len(decoded) == 2:
+            second.set()
+        return decode_trace(path, limits)
+
+    taken: list[int | None] = []
+
+    def take(trace: Trace) -> None:
+        if not taken:
+            assert second.wait(60 if cores > 1 else 0) == (cores > 1)
+        taken.append(trace.rank)
+
+    run = check_run(files, take, pytest.fail, limits=Limits(), on_file=None, decode=decode)
+    assert decoded == [f"rank{rank}.json" for rank in range(4)]
+    assert taken == [0, 1, 3]
+    assert [entry.code for entry in run.ledger] == ["unreadable-file", "ranks-missing"]
+
+
+def test_an_interrupt_ends_the_decoding_of_the_next_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rank in (0, 1):
+        _write(tmp_path, f"rank{rank}.json", rank)
+    monkeypatch.setattr(load, "usable_cores", lambda: 2)
+    monkeypatch.setattr(load, "decoder_in_use", lambda: ("native", "asked for"))
+    (files,) = find_runs([str(tmp_path)])
+    waits = threading.Event()
+
+    def decode(path: str, limits: Limits) -> Trace:
+        if path.endswith("rank1.json"):
+            waits.set()
+            while not is_unwanted():
+                time.sleep(0.001)
+        return decode_trace(path, limits)  # refuses at its first block
+
+    def take(trace: Trace) -> None:
+        assert waits.wait(60)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        check_run(files, take, pytest.fail, limits=Limits(), on_file=None, decode=decode)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("ahead")]

@@ -105,7 +105,7 @@ class _Looked:
 
 
 class _Ranks:
-    """The traces of a run: analysed one after the other, at most one of them in memory."""
+    """The traces of a run: analysed one after the other, at most one of them held."""
 
     def __init__(self, files: RunFiles, rule: WindowRule, limits: Limits, decode: Decode) -> None:
         self._files = files

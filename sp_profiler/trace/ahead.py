@@ -1,4 +1,5 @@
-"""Work done ahead of its use, in a thread of its own: the next block is inflated while one is scanned."""
+"""Work done ahead of its use, in a thread of its own: the next block is inflated while one is scanned, the
+next file decoded while one is analysed."""
 
 from __future__ import annotations
 
@@ -41,6 +42,7 @@ def ahead(items: Generator[Item, None, None], count: int) -> Generator[Item, Non
             while (item := waiting.popleft().result()) is not None:
                 waiting.append(thread.submit(next, items, None))
                 yield item
+                del item  # before the next one is waited for
         finally:
             unwanted.set()
             for one in waiting:

@@ -6,6 +6,7 @@ import contextlib
 import re
 import zlib
 from collections.abc import Generator, Iterator
+from concurrent.futures import CancelledError
 from typing import BinaryIO, NamedTuple
 
 from isal import igzip_lib
@@ -13,7 +14,7 @@ from isal import igzip_lib
 from sp_profiler.cores import usable_cores
 from sp_profiler.errors import InputError
 from sp_profiler.ledger import Ledger, Severity
-from sp_profiler.trace.ahead import ahead
+from sp_profiler.trace.ahead import ahead, is_unwanted
 from sp_profiler.trace.encodings import as_utf8, refuse_other_packing
 from sp_profiler.trace.limits import Limits
 
@@ -45,7 +46,8 @@ def read_text(
     may be closed when it is left.
 
     What can be read of a cut or damaged gzip file is read and the damage entered in the ledger.
-    The blocks raise InputError when the text is longer than `limits.inflated_bytes`, or otherwise packed.
+    The blocks raise InputError when the text is longer than `limits.inflated_bytes`, or otherwise packed, and
+    CancelledError in a thread whose work nobody takes any more (`ahead`).
     """
     return contextlib.closing(_text(file, path, limits, ledger))
 
@@ -54,6 +56,8 @@ def _text(file: BinaryIO, path: str, limits: Limits, ledger: Ledger) -> Generato
     total = 0
     with contextlib.closing(_unpacked(file, ledger)) as blocks:
         for block in as_utf8(refuse_other_packing(blocks, path), ledger):
+            if is_unwanted():
+                raise CancelledError
             total += len(block)
             if total > limits.inflated_bytes:
                 raise InputError(

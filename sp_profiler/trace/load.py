@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import islice
@@ -12,11 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from sp_profiler.cores import usable_cores
 from sp_profiler.errors import InputError, SpProfilerError
 from sp_profiler.ledger import SEVERITIES, LedgerEntry
+from sp_profiler.trace.ahead import ahead
 from sp_profiler.trace.decode import DEFAULT_LIMITS, decode_trace
 from sp_profiler.trace.limits import Limits
 from sp_profiler.trace.metadata import rank_from_name, worker_from_name, world_sizes
+from sp_profiler.trace.native import decoder_in_use
 from sp_profiler.trace.tables import Category, Metadata, RunFiles, Trace, TraceSet
 
 _SHOWN_RANKS = 16
@@ -84,22 +88,38 @@ def check_run(
 ) -> CheckedRun:
     """Decode the files of a run one after the other, `take` each trace that counts, check all together.
 
-    No trace is held here: `take` decides how many are in memory. `earlier` gives the trace of a file that
-    was taken before; it is asked only where a later file seems to be a copy. Errors as `load_run` tells.
+    No trace is held here, but the compiled decoder reads the next file while one is taken, where there is a
+    core for it: `take` decides how many more are in memory. `earlier` gives the trace of a file that was
+    taken before; it is asked only where a later file seems to be a copy. Errors as `load_run` tells.
     """
     checks = RunChecks(files)
-    for path in files.files:
-        if on_file is not None:
-            on_file(path)
+    traces = _readable(files.files, limits, decode)
+    if len(files.files) > 1 and usable_cores() > 1 and decoder_in_use()[0] == "native":
+        traces = ahead(traces, 1)
+    with contextlib.closing(traces):
+        for path in files.files:
+            if on_file is not None:
+                on_file(path)
+            trace = next(traces)
+            if isinstance(trace, InputError):
+                checks.unreadable(path, trace)
+            elif checks.add(summary_of(trace), partial(_holds_the_same, trace, earlier)):
+                take(trace)
+            del trace  # before the next one is waited for
+    return checks.finish()
+
+
+def _readable(
+    paths: Sequence[str], limits: Limits, decode: Callable[[str, Limits], Trace]
+) -> Generator[Trace | InputError, None, None]:
+    """The trace of each file, or why it cannot be read."""
+    for path in paths:
         try:
             trace = read_one(path, limits, decode)
         except InputError as error:
-            checks.unreadable(path, error)
-            continue
-        if checks.add(summary_of(trace), partial(_holds_the_same, trace, earlier)):
-            take(trace)
-        del trace  # before the next one is decoded
-    return checks.finish()
+            trace = error
+        yield trace
+        del trace
 
 
 def read_one(path: str, limits: Limits, decode: Callable[[str, Limits], Trace] = decode_trace) -> Trace:
