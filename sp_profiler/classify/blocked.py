@@ -36,51 +36,44 @@ class Asked:
         self.is_sharding = one.purpose_rule == "operator-name" and one.purpose == "param-gather"
         self.step = step
 
+    @property
+    def on_any_stream(self) -> bool:
+        """Whether what waits for it may run on another stream than most does: copies behind a new layout."""
+        return self.one.purpose == "layout"
+
 
 class ComputeStreams:
     """The computation on the stream of each device that holds most of it, in order of launch."""
 
     def __init__(self, activities: Activities) -> None:
         self._main: dict[int, int] = {}
-        self._launch: dict[int, Int64] = {}
-        self._start: dict[int, Int64] = {}
-        self._all: dict[int, tuple[Int64, Int64]] = {}
+        self._on_main: dict[int, _Launched] = {}
+        self._on_any: dict[int, _Launched] = {}
         computes = np.flatnonzero((activities.kind == Kind.COMPUTATION) & (activities.launch_ns != NONE))
         length = activities.end_ns - activities.start_ns
         for device in np.unique(activities.device[computes]).tolist():
             mine = computes[activities.device[computes] == device]
-            streams, place = np.unique(activities.stream[mine], return_inverse=True)
-            by_launch = mine[np.argsort(activities.launch_ns[mine], kind="stable")]
-            self._all[device] = activities.launch_ns[by_launch], activities.start_ns[by_launch]
-            time = np.bincount(place.ravel(), weights=length[mine].astype(np.float64))
-            main = int(streams[int(np.argmax(time))])
-            mine = mine[activities.stream[mine] == main]
             mine = mine[np.argsort(activities.launch_ns[mine], kind="stable")]
-            self._main[device] = main
-            self._launch[device] = activities.launch_ns[mine]
-            self._start[device] = activities.start_ns[mine]
+            streams, place = np.unique(activities.stream[mine], return_inverse=True)
+            time = np.bincount(place.ravel(), weights=length[mine].astype(np.float64))
+            self._main[device] = main = int(streams[int(np.argmax(time))])
+            self._on_any[device] = _Launched(activities, mine)
+            self._on_main[device] = _Launched(activities, mine[activities.stream[mine] == main])
 
-    def _any_begins_after(self, device: int, time: int) -> int | None:
-        """The same of the next computation on whatever stream."""
-        launch, start = self._all.get(device, (None, None))
-        if launch is None or start is None:
-            return None
-        at = int(np.searchsorted(launch, time, side="left"))
-        return int(start[at]) if at < len(launch) else None
+    def latest_end(self, device: int, wait: int, *, any_stream: bool) -> int | None:
+        """The latest end of a collective that a wait at this time can have been for; None: whatever end.
 
-    def begins_after(self, device: int, time: int) -> int | None:
-        """When the next computation launched at or after `time` begins."""
-        if device not in self._launch:
-            return None
-        at = int(np.searchsorted(self._launch[device], time, side="left"))
-        return int(self._start[device][at]) if at < len(self._launch[device]) else None
+        What is computed behind the wait, on the device's stream or (`any_stream`) the first on any, begins
+        after the collective ended, as far as there is any.
+        """
+        launched = (self._on_any if any_stream else self._on_main).get(device)
+        begins = launched.begins_after(wait) if launched is not None else None
+        return None if begins is None else begins + _JITTER_NS
 
     def blocked(self, asked: Asked, wait: int) -> bool:
         """Whether what is computed behind a wait began after the collective's end, as far as there is any."""
-        begins = self.begins_after(asked.device, wait)
-        if asked.one.purpose == "layout":  # the copies behind it may run on another stream
-            begins = self._any_begins_after(asked.device, wait)
-        return begins is None or begins >= asked.end - _JITTER_NS
+        latest = self.latest_end(asked.device, wait, any_stream=asked.on_any_stream)
+        return latest is None or asked.end <= latest
 
     def is_apart(self, asked: Asked) -> bool:
         """Whether the collective runs on another stream than the computation."""
@@ -88,5 +81,18 @@ class ComputeStreams:
 
     def ran_beside(self, asked: Asked) -> bool:
         """Whether computation launched behind the collective's call began before its end."""
-        begins = self.begins_after(asked.device, asked.call_end)
-        return begins is not None and begins < asked.end - _JITTER_NS
+        latest = self.latest_end(asked.device, asked.call_end, any_stream=False)
+        return latest is not None and asked.end > latest
+
+
+class _Launched:
+    """Computations in order of launch."""
+
+    def __init__(self, activities: Activities, rows: Int64) -> None:
+        self._launch = activities.launch_ns[rows]
+        self._start = activities.start_ns[rows]
+
+    def begins_after(self, time: int) -> int | None:
+        """When the next one launched at or after `time` begins."""
+        at = int(self._launch.searchsorted(time))
+        return int(self._start[at]) if at < len(self._start) else None

@@ -21,8 +21,10 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,6 +32,7 @@ from sp_profiler.classify.blocked import Asked, ComputeStreams
 from sp_profiler.classify.collectives import SEND_RECV, is_collective, unified_op
 from sp_profiler.classify.context import Context
 from sp_profiler.classify.tables import Activities, Collective, Kind
+from sp_profiler.classify.unwaited import Unwaited
 from sp_profiler.trace.tables import NONE, Category, Int64
 
 _STREAM_WAIT = re.compile(r"^(?:cu(?:da)?|hip)StreamWaitEvent")
@@ -112,7 +115,9 @@ class _Threads:
         linked = launch[launch != NONE]
         thread, time = nest.thread[linked], events.start_ns[nest.row[linked]]
         order = np.lexsort((time, thread))
-        self._launch_thread, self._launch_ns = thread[order], time[order]
+        threads, first = np.unique(thread[order], return_index=True)
+        parts = np.split(time[order], first)[1:]
+        self._launch_ns: dict[int, Int64] = dict(zip(threads.tolist(), parts, strict=True))
         self.waits = self._find_waits(is_wait)
         self.starts = {t: [w.start for w in waits] for t, waits in self.waits.items()}
         self.has_reducer = any(
@@ -160,11 +165,8 @@ class _Threads:
         return sorted(found)
 
     def launched_between(self, thread: int, start: int, end: int) -> int:
-        low, high = (
-            int(np.searchsorted(self._launch_thread, thread, side=side)) for side in ("left", "right")
-        )
-        times = self._launch_ns[low:high]
-        return int(np.searchsorted(times, end) - np.searchsorted(times, start))
+        times = self._launch_ns.get(thread)
+        return 0 if times is None else int(times.searchsorted(end) - times.searchsorted(start))
 
     def next_wait(self, thread: int, after: int) -> _Wait | None:
         at = bisect_left(self.starts.get(thread, []), after)
@@ -181,11 +183,13 @@ class _Threads:
             row.append(wait)
         return row
 
-    def waits_from(self, thread: int, after: int, until: int | None) -> list[_Wait]:
+    def stream_waits(self, thread: int, after: int, until: int | None) -> Iterator[_Wait]:
+        """Streams' waits of a thread that begin between two times."""
         starts = self.starts.get(thread, [])
-        low = bisect_left(starts, after)
         high = len(starts) if until is None else bisect_left(starts, until)
-        return self.waits.get(thread, [])[low:high]
+        of_thread = self.waits.get(thread, [])
+        every = (of_thread[place] for place in range(bisect_left(starts, after), high))
+        return (wait for wait in every if wait.group is None)
 
     def _find_waits(self, is_wait: np.ndarray) -> dict[int, list[_Wait]]:
         """Recorded waits, and streams' waits outside of them and of the calls of collectives."""
@@ -244,34 +248,57 @@ def _waits(asked: Sequence[Asked], threads: _Threads, stream: ComputeStreams) ->
 def _recorded(others: Sequence[Asked], threads: _Threads, stream: ComputeStreams) -> dict[int, Span]:
     """Waits at once, and recorded waits in the order of the group's collectives."""
     found, taken = _at_once(others, threads, stream)
-    pending: dict[str, list[Asked]] = defaultdict(list)
-    happened: list[tuple[int, int, Asked | _Wait]] = [
-        (one.call_end, 0, one) for one in others if one.index not in found
-    ]
-    happened += [
-        (wait.start, 1, wait)
-        for waits in threads.waits.values()
-        for wait in waits
-        if (wait.thread, wait.start) not in taken
-    ]
-    for _, _, what in sorted(happened, key=lambda item: item[:2]):
-        if isinstance(what, Asked):
-            pending[_name_of(what)].append(what)
+    left = [wait for waits in threads.waits.values() for wait in waits]
+    left = [wait for wait in left if (wait.thread, wait.start) not in taken]
+    return found | _in_order([one for one in others if one.index not in found], left, stream)
+
+
+def _in_order(others: Sequence[Asked], waits: Sequence[_Wait], stream: ComputeStreams) -> dict[int, Span]:
+    """Each wait in order of time is for the oldest collective of its group that fits and was called before.
+
+    What is there is kept apart by all that decides which of them fit, but for their ends.
+    """
+    others = sorted(others, key=lambda one: one.call_end)
+    kinds: dict[str, dict[_Fit, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for i, one in enumerate(others):
+        kinds[_name_of(one)][_fit(one)].append(i)
+    queues = {
+        name: [(fit, places, Unwaited([others[i].end for i in places])) for fit, places in group.items()]
+        for name, group in kinds.items()
+    }
+    arriving = {i: queue for group in queues.values() for _, places, queue in group for i in places}
+    happened = [(one.call_end, 0, i) for i, one in enumerate(others)]
+    happened += [(wait.start, 1, i) for i, wait in enumerate(waits)]
+    found: dict[int, Span] = {}
+    for _, is_wait, i in sorted(happened):
+        if not is_wait:
+            arriving[i].arrive()
             continue
-        waiting = pending.get(what.group or "", [])
-        sends_only = what.group is None  # a stream's wait may be for anything
-        whose = next(
-            (
-                one
-                for one in waiting
-                if stream.blocked(one, what.start) and (one.one.op == SEND_RECV or not sends_only)
-            ),
-            None,
-        )
-        if whose is not None:
-            waiting.remove(whose)
-            found[whose.index] = (what.start, what.end)
+        wait = waits[i]
+        fitting: list[tuple[int, int, Unwaited]] = []
+        for fit, places, queue in queues.get(wait.group or "", ()):
+            if wait.group is None and not fit.is_send:
+                continue  # a stream's wait may be for anything
+            place = queue.first(stream.latest_end(fit.device, wait.start, any_stream=fit.on_any_stream))
+            if place is not None:
+                fitting.append((places[place], place, queue))
+        if fitting:
+            oldest, place, queue = min(fitting, key=lambda found: found[0])
+            queue.take(place)
+            found[others[oldest].index] = wait.start, wait.end
     return found
+
+
+class _Fit(NamedTuple):
+    """What decides, with its end, whether a wait can be for a collective."""
+
+    is_send: bool
+    device: int
+    on_any_stream: bool
+
+
+def _fit(one: Asked) -> _Fit:
+    return _Fit(one.one.op == SEND_RECV, one.device, one.on_any_stream)
 
 
 def _at_once(
@@ -317,7 +344,7 @@ def _reducers(buckets: Sequence[Asked], threads: _Threads, stream: ComputeStream
         for place, one in enumerate(mine):
             run.append(one)
             until = mine[place + 1].call_end if place + 1 < len(mine) else None
-            waits = [wait for wait in threads.waits_from(thread, one.call_end, until) if wait.group is None]
+            waits = list(islice(threads.stream_waits(thread, one.call_end, until), len(run)))
             if len(waits) < len(run) or threads.launched_between(thread, one.call_end, waits[0].start):
                 continue  # backward goes on, or the waits are not in the trace
             for bucket, wait in zip(run, waits, strict=False):
