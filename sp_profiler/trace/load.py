@@ -21,6 +21,7 @@ from sp_profiler.trace.decode import DEFAULT_LIMITS, decode_trace
 from sp_profiler.trace.limits import Limits
 from sp_profiler.trace.metadata import rank_from_name, worker_from_name, world_sizes
 from sp_profiler.trace.native import decoder_in_use
+from sp_profiler.trace.remote import is_remote
 from sp_profiler.trace.tables import Category, Metadata, RunFiles, Trace, TraceSet
 
 _SHOWN_RANKS = 16
@@ -94,7 +95,7 @@ def check_run(
     """
     checks = RunChecks(files)
     traces = _readable(files.files, limits, decode)
-    if len(files.files) > 1 and usable_cores() > 1 and decoder_in_use()[0] == "native":
+    if _is_worth_a_thread(files.files):
         traces = ahead(traces, 1)
     with contextlib.closing(traces):
         for path in files.files:
@@ -107,6 +108,14 @@ def check_run(
                 take(trace)
             del trace  # before the next one is waited for
     return checks.finish()
+
+
+def _is_worth_a_thread(paths: Sequence[str]) -> bool:
+    """Whether the next file may be decoded beside other work: the Python decoder would take its turns with
+    it, and who waits for a network could not be interrupted."""
+    if len(paths) < 2 or usable_cores() < 2 or any(map(is_remote, paths)):
+        return False
+    return decoder_in_use()[0] == "native"
 
 
 def _readable(
