@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """A big trace: our `analyze` beside `json.loads` and HolisticTraceAnalysis, in one go, as ratios.
 
-    benchmarks/analyze.py [--trace BIG.json.gz | --source SMALL.json.gz] [--hta-python PYTHON]
+    benchmarks/analyze.py [--trace BIG.json.gz | --source SMALL.json.gz] [--larger BIGGER.json.gz]
+        [--hta-python PYTHON]
 
 Without `--trace` a trace of about 1.4 M events is made from `--source` (default: a file of the shared
 corpus). HTA is run by `--hta-python`, a Python in which `pip install traceinsight 'pandas<3.1'` was done,
 with its rounding off and the last step included; without it that part is left out. Each part is a
 process of its own; CPU seconds and peak memory are the kernel's account of it. HTA reads a folder. Both
-decoders are measured where the compiled one is installed. MB/s: of text, by CPU time.
+decoders are measured where the compiled one is installed. MB/s: of text, by CPU time. `--larger`: another
+trace (`big_trace.py` makes it), to see how decoding and analysis grow with the text.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from big_trace import make
+from isal import igzip
 
 from sp_profiler.trace.native import PACKAGE, VARIABLE
 
@@ -69,11 +72,29 @@ def measure(command: list[str], **variables: str) -> Cost:
     return Cost(usage.ru_utime + usage.ru_stime, time.monotonic() - start, usage.ru_maxrss * 1024)
 
 
+def of_ours(packed: Path) -> dict[str, Cost]:
+    """What decoding and analysing a trace costs, with each decoder that is here."""
+    costs: dict[str, Cost] = {}
+    report = ["-m", "sp_profiler", "analyze", str(packed), "--json", "--no-cache"]
+    for decoder in DECODERS if importlib.util.find_spec(PACKAGE) else DECODERS[:1]:
+        asked = {VARIABLE: decoder}
+        costs[f"decode, {decoder}"] = measure([sys.executable, "-c", DECODE, str(packed)], **asked)
+        costs[f"analyze, {decoder}"] = measure([sys.executable, *report], **asked)
+    return costs
+
+
+def text_bytes(packed: Path) -> int:
+    """Bytes of the text of a .gz file, read to its end."""
+    with igzip.open(packed) as inside:
+        return inside.seek(0, os.SEEK_END)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--trace", type=Path)
     parser.add_argument("--source", type=Path, default=SOURCE)
     parser.add_argument("--copies", type=int, default=13)
+    parser.add_argument("--larger", type=Path)
     parser.add_argument("--hta-python")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
@@ -91,15 +112,13 @@ def main() -> None:
         print(f"{size / 1e6:.0f} MB of text, {packed.stat().st_size / 1e6:.0f} MB packed")
 
         python = sys.executable
-        report = ["-m", "sp_profiler", "analyze", str(packed), "--json"]
         costs = {
             "json.loads": measure([python, "-c", JSON, str(plain)]),
             "inflate": measure([python, "-c", INFLATE, str(packed)]),
         }
-        for decoder in DECODERS if importlib.util.find_spec(PACKAGE) else DECODERS[:1]:
-            asked = {VARIABLE: decoder}
-            costs[f"decode, {decoder}"] = measure([python, "-c", DECODE, str(packed)], **asked)
-            costs[f"analyze, {decoder}"] = measure([python, *report, "--no-cache"], **asked)
+        plain.unlink()
+        costs |= of_ours(packed)
+        larger = {} if args.larger is None else of_ours(args.larger)
         if args.hta_python:
             costs["HTA"] = measure([args.hta_python, "-c", HTA, str(folder)])
     base = costs["json.loads"].cpu_s
@@ -109,6 +128,12 @@ def main() -> None:
             f"{cost.rss_bytes / 1e9:5.2f} GB peak  {cost.rss_bytes / size:5.2f}x size  {cost.wall_s:6.1f} s  "
             f"{size / cost.cpu_s / 1e6:6.0f} MB/s"
         )
+    if args.larger is not None:
+        times = text_bytes(args.larger) / size
+        for name, cost in larger.items():
+            cpu, memory = cost.cpu_s / costs[name].cpu_s, cost.rss_bytes / costs[name].rss_bytes
+            grown = f"{cpu:5.1f}x CPU, {memory:4.1f}x memory"
+            print(f"{times:.1f}x the text: {name:15} {grown} ({cost.cpu_s:.2f} s)")
     theirs = costs.get("HTA")
     for name, ours in costs.items():
         if theirs is not None and name.startswith("analyze"):
