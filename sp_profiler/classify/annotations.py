@@ -83,12 +83,12 @@ def read_annotations(trace: Trace, nest: Nest, *, enabled: bool = True) -> Annot
     module = np.full(size, NONE, dtype=np.int64)
     layer = np.full(size, NONE, dtype=np.int64)
     names: dict[str, int] = {}
-    for code in np.unique(name[on_cpu & (name >= 0)]):
+    for code in strings.used(name[on_cpu]):
         text = strings.pool[code]
         found = parse_range(text) if text.startswith(PREFIX) else None
         if found is None:
             continue
-        parsed[int(code)] = found
+        parsed[code] = found
         what[code] = WHATS.index(found.what)
         if found.module is not None:
             module[code] = names.setdefault(found.module, len(names))

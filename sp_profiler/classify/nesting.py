@@ -7,6 +7,7 @@ range of ours, the autograd node, ...) are then a few gathers each.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,20 @@ class Nest:
     parent: Int64
     thread: Int64  # dense number of the thread
 
+    @cached_property
+    def _inner(self) -> Int64:
+        """Positions that have something inside, so that they can be ancestors: few beside the others."""
+        has_inside = np.zeros(len(self.row) + 1, dtype=np.bool_)  # the last place takes the NONE
+        has_inside[self.parent] = True
+        return np.flatnonzero(has_inside[:-1])
+
+    @cached_property
+    def _parent_in_inner(self) -> Int64:
+        """Place in `_inner` of each position's parent, one past its end at the root."""
+        place = np.full(len(self.row) + 1, len(self._inner), dtype=np.int64)
+        place[self._inner] = np.arange(len(self._inner))
+        return place[self.parent]
+
     def nearest(self, marked: Bool) -> NDArray[Any]:
         """For each position the position of the nearest marked event among itself and its ancestors.
 
@@ -77,24 +92,51 @@ class Nest:
         gathered with NONE. int32: a dozen of these are kept at a time, of a file's every operator.
         """
         size = len(self.row)
+        nearest = np.full(size + 1, NONE, dtype=np.int32)
         if not marked.any():
-            return np.full(size + 1, NONE, dtype=np.int32)
-        pointer = np.empty(size + 1, np.int32)
-        pointer[:-1] = np.where(self.parent == NONE, size, self.parent)
-        pointer[-1] = size
-        pointer[:-1][marked] = np.flatnonzero(marked)
+            return nearest
+        inner, root = self._inner, len(self._inner)
+        pointer = np.append(self._parent_in_inner[inner], root)
+        own = np.flatnonzero(marked[inner])
+        pointer[own] = own
         while True:  # doubling: as many rounds as the logarithm of the depth
             jumped = pointer[pointer]
             if np.array_equal(jumped, pointer):
-                return np.where(pointer == size, np.int32(NONE), pointer)
+                break
             pointer = jumped
+        answer = np.append(inner, NONE).astype(np.int32)[pointer]
+        nearest[:-1] = answer[self._parent_in_inner]
+        own = np.flatnonzero(marked)
+        nearest[own] = own
+        return nearest
 
 
 def thread_numbers(events: Events, rows: Int64) -> Int64:
     """A number for the thread (pid, tid) of each row: dense, in order of the string codes."""
     width = int(events.tid[rows].max(initial=0)) + 2
     key = (events.pid[rows].astype(np.int64) + 1) * width + events.tid[rows].astype(np.int64) + 1
-    return np.unique(key, return_inverse=True)[1].astype(np.int64).reshape(-1)
+    bound = (int(events.pid[rows].max(initial=0)) + 2) * width
+    if bound > len(rows):
+        return np.unique(key, return_inverse=True)[1].astype(np.int64).reshape(-1)
+    seen = np.zeros(bound, dtype=np.bool_)  # few threads have many events: sorting the keys would be slow
+    seen[key] = True
+    return (np.cumsum(seen) - 1)[key]
+
+
+def _parents(start: Int64, end: Int64) -> Int64:
+    """The innermost event that is open when each starts, on whatever thread: the last one that ends later.
+
+    An event that holds any holds the one that follows it. Of those the nearest is the parent most often;
+    where it ended before, the others are searched.
+    """
+    holds = np.append(end[:-1] > start[1:], np.zeros(min(len(end), 1), dtype=np.bool_))
+    inner = np.flatnonzero(holds)
+    before = np.cumsum(holds) - holds  # so many of them stand before each
+    ends = np.append(end[inner], np.iinfo(np.int64).min)  # the last place answers for place -1
+    place = before - 1
+    left = np.flatnonzero(ends[place] <= start)
+    place[left] = last_exceeding(ends[:-1], before[left], start[left])
+    return np.append(inner, NONE)[place]
 
 
 def build_nest(events: Events, categories: tuple[Category, ...] = NESTED) -> Nest:
@@ -105,7 +147,7 @@ def build_nest(events: Events, categories: tuple[Category, ...] = NESTED) -> Nes
     rows, thread = rows[order], thread[order]
     position = np.full(len(events) + 1, NONE, dtype=np.int64)  # the last place answers for row NONE
     position[rows] = np.arange(len(rows))
-    here = np.arange(len(rows))
-    parent = last_exceeding(events.end_ns[rows], here, events.start_ns[rows])
+    start = events.start_ns[rows]
+    parent = _parents(start, start + events.dur_ns[rows])
     same = (parent != NONE) & (thread[parent] == thread)
     return Nest(rows, position, np.where(same, parent, NONE), thread)

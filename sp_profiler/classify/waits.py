@@ -121,11 +121,10 @@ class _Threads:
         self.waits = self._find_waits(is_wait)
         self.starts = {t: [w.start for w in waits] for t, waits in self.waits.items()}
         self.has_reducer = any(
-            text is not None
-            and text.startswith(
+            strings.pool[code].startswith(
                 ("DistributedDataParallel.", "torch.distributed.ddp.", "torch::distributed::r")
             )
-            for text in (strings[int(code)] for code in np.unique(name))
+            for code in strings.used(name)
         )
 
     def of(self, position: Int64) -> Int64:
@@ -177,7 +176,8 @@ class _Threads:
         """This wait and those that follow it with nothing launched in between."""
         waits = self.waits[first.thread]
         row = [first]
-        for wait in waits[bisect_left(self.starts[first.thread], first.start) + 1 :]:
+        for place in range(bisect_left(self.starts[first.thread], first.start) + 1, len(waits)):
+            wait = waits[place]
             if self.launched_between(first.thread, row[-1].start, wait.start):
                 break
             row.append(wait)

@@ -223,15 +223,16 @@ def _several_processes(trace: Trace) -> str | None:
     Processes may share a pid (each is the first of its container); then most launches appear twice.
     """
     events = trace.events
-    on_cpu = np.isin(events.category, (int(Category.RUNTIME), int(Category.CPU_OP))) & (events.pid >= 0)
-    pids = [trace.strings[code] or "" for code in np.unique(events.pid[on_cpu]).tolist()]
+    on_cpu = np.isin(events.category, (int(Category.RUNTIME), int(Category.CPU_OP)))
+    pids = [trace.strings.pool[code] for code in trace.strings.used(events.pid[on_cpu])]
     if len(pids) > 1:
         more = ", ..." if len(pids) > _SHOWN_RANKS else ""
         return f"pids {', '.join(pids[:_SHOWN_RANKS])}{more}"
     calls = np.flatnonzero((events.category == int(Category.RUNTIME)) & (events.correlation > 0))
     kind = np.int64(len(trace.strings.pool) + 1)
-    distinct = np.unique(events.correlation[calls] * kind + events.name[calls])
-    if len(calls) - len(distinct) > len(distinct) // 2:
+    launches = np.sort(events.correlation[calls] * kind + events.name[calls])
+    again = int((launches[1:] == launches[:-1]).sum())
+    if again > (len(calls) - again) // 2:
         return "most launches are there more than once"
     return None
 

@@ -56,12 +56,17 @@ class Strings:
 
     def match(self, codes: Int32, predicate: Callable[[str], bool]) -> Bool:
         """Which rows hold a string for which `predicate` is true; it is called once per distinct string."""
-        used = np.zeros(len(self.pool) + 1, dtype=np.bool_)  # the last place answers for code -1
-        used[codes] = True
-        verdict = np.zeros_like(used)
-        for code in np.flatnonzero(used[:-1]).tolist():
+        places = codes.astype(np.intp, copy=False)  # what indexing makes of it, once
+        verdict = np.zeros(len(self.pool) + 1, dtype=np.bool_)  # the last place answers for code -1
+        for code in self.used(places):
             verdict[code] = predicate(self.pool[code])
-        return verdict[codes]
+        return verdict[places]
+
+    def used(self, codes: NDArray[Any]) -> list[int]:
+        """The distinct codes of a column, ascending, without that of "none"."""
+        used = np.zeros(len(self.pool) + 1, dtype=np.bool_)
+        used[codes] = True
+        return np.flatnonzero(used[:-1]).tolist()
 
 
 @dataclass(frozen=True)
