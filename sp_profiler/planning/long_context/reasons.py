@@ -191,8 +191,8 @@ def of_hops(one: ContextScheme, sizes: ContextSizes, machines: Machines | None) 
     forward, backward = math.ceil(hide.with_latency_tokens), math.ceil(hide.backward_with_latency_tokens)
     sequence = max(hide.seq_len, hide.backward_seq_len)
     told = [
-        f"A block has {ring.block_tokens} tokens. Every hop of forward hides from {forward} on, of backward "
-        f"from {backward} on: a sequence of {sequence} tokens over {one.cp} ranks"
+        f"A block of {one.label} has {ring.block_tokens} tokens. Every hop of forward hides from {forward} "
+        f"on, of backward from {backward} on: a sequence of {sequence} tokens over {one.cp} ranks"
     ]
     if machines is not None:
         told += _fewer_ranks(one, ring, sizes, machines)

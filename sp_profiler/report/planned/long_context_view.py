@@ -144,7 +144,7 @@ def _from_tokens(ring: RingFigures) -> str:
     if hide is None:
         return ""
     least = math.ceil(hide.with_latency_tokens)
-    return f" They hide from blocks of {least} tokens on, sequences of {hide.seq_len}."
+    return f" Hops of forward hide from blocks of {least} tokens on, sequences of {hide.seq_len}."
 
 
 def _of_impossible(plan: LongContextPlan) -> list[str]:
