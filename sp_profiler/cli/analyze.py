@@ -97,19 +97,18 @@ def run(args: argparse.Namespace) -> int:
 
 def distinct(runs: list[RunFiles]) -> list[RunFiles]:
     """The runs, each with a name of its own, and none that of a file beside their folders."""
-    from sp_profiler.report.comparison import DATA, PAGE
+    from sp_profiler.report.save import COMPARISON_FILES
     from sp_profiler.trace.find import distinct_names
 
-    names = distinct_names((one.name for one in runs), taken=(PAGE, DATA))
+    names = distinct_names((one.name for one in runs), taken=COMPARISON_FILES)
     return [replace(one, name=name) for one, name in zip(runs, names, strict=True)]
 
 
 def _places(args: argparse.Namespace, runs: list[RunFiles]) -> list[Path | None]:
-    from sp_profiler.report.comparison import DATA, PAGE
-    from sp_profiler.report.save import file_names
+    from sp_profiler.report.save import COMPARISON_FILES, file_names
 
     traces = (trace for run in runs for trace in run.files)
-    return places_of(args, [run.name for run in runs], file_names, traces, (PAGE, DATA))
+    return places_of(args, [run.name for run in runs], file_names, traces, COMPARISON_FILES)
 
 
 def _with_critical_path(report: Report) -> Report:
@@ -158,16 +157,15 @@ def _save_comparison(reports: list[Report], args: argparse.Namespace) -> None:
 
 def _show(reports: list[Report], args: argparse.Namespace, runs: int) -> None:
     """Print the result: the summary, or the text format that was asked for without a file."""
-    from rich.console import Console
-
-    from sp_profiler.report import comparison, save, terminal
-
     formats = formats_of(args)
     several = runs > 1
     if args.out is None and formats:
-        text = comparison.render(reports, formats[0]) if several else save.as_text(reports[0], formats[0])
-        sys.stdout.write(text)
+        sys.stdout.write(_text(reports, formats[0], several))
         return
+    from rich.console import Console
+
+    from sp_profiler.report import terminal
+
     console = Console()
     if several:
         terminal.print_comparison(reports, console)
@@ -177,12 +175,25 @@ def _show(reports: list[Report], args: argparse.Namespace, runs: int) -> None:
         print(f"written: {_first_file(Path(args.out), formats, runs)}")
 
 
+def _text(reports: list[Report], output: str, several: bool) -> str:
+    if several:
+        from sp_profiler.report import comparison
+
+        return comparison.render(reports, output)
+    from sp_profiler.report import save
+
+    return save.as_text(reports[0], output)
+
+
 def _first_file(out: Path, formats: list[str], runs: int) -> Path:
     """What to open first of what was written: the page, where there is one."""
-    from sp_profiler.report.comparison import PAGE
-    from sp_profiler.report.save import SINGLE_FILE
+    from sp_profiler.report.save import COMPARISON_FILES, SINGLE_FILE
 
     if not out.is_dir():
         return out
-    names = [PAGE] if runs > 1 else [SINGLE_FILE[one] for one in ("html", *formats) if one in SINGLE_FILE]
+    names = (
+        [COMPARISON_FILES[0]]
+        if runs > 1
+        else [SINGLE_FILE[one] for one in ("html", *formats) if one in SINGLE_FILE]
+    )
     return next((out / name for name in names if (out / name).is_file()), out)

@@ -65,7 +65,10 @@ def build_parser(command: str | None) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"sp-profile {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=_Parser)
+    # `prog`: to find it out by itself argparse formats a usage line, for which rich is loaded.
+    commands = parser.add_subparsers(
+        dest="command", metavar="COMMAND", required=True, parser_class=_Parser, prog=parser.prog
+    )
     for name, summary in COMMANDS.items():
         sub = commands.add_parser(
             name,

@@ -12,10 +12,9 @@ from sp_profiler.comparing.model import SCHEMA, SCHEMA_VERSION
 from sp_profiler.report import context_compare, memory_compare
 from sp_profiler.report.json import to_plain
 from sp_profiler.report.model import Report
-from sp_profiler.report.save import write
+from sp_profiler.report.save import COMPARISON_FILES, write
 
-PAGE = "index.html"
-DATA = "comparison.json"
+PAGE, DATA = COMPARISON_FILES
 TITLE = "Runs side by side"
 
 

@@ -12,6 +12,7 @@ from sp_profiler.report.model import Report
 
 SINGLE_FILE = {"json": "report.json", "html": "report.html", "markdown": "report.md"}
 TABLE_FORMATS = ("csv", "parquet")
+COMPARISON_FILES = ("index.html", "comparison.json")  # beside the folders of several runs
 
 
 def file_names(formats: Sequence[str]) -> list[str]:

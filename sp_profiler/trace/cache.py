@@ -19,10 +19,9 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, astuple, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import polars as pl
 
 from sp_profiler import __version__
 from sp_profiler.ledger import LedgerEntry
@@ -31,6 +30,9 @@ from sp_profiler.trace.limits import Limits
 from sp_profiler.trace.places import open_binary, opened
 from sp_profiler.trace.remote import Remote, as_remote
 from sp_profiler.trace.tables import CollectiveArgs, Events, Flows, MemoryEvents, Metadata, Strings, Trace
+
+if TYPE_CHECKING:
+    import polars as pl
 
 VERSION = 7
 """Part of every key: to be raised when the decoder's result or this format changes."""
@@ -46,7 +48,7 @@ WORK_FOLDERS = "work"
 
 _FOLDER_VARIABLE = "SP_PROFILER_CACHE"
 _TABLES = {"events": Events, "flows": Flows, "memory": MemoryEvents}
-_BROKEN = (OSError, ValueError, KeyError, TypeError, pl.exceptions.PolarsError)
+_BROKEN = (OSError, ValueError, KeyError, TypeError)
 
 
 def cache_folder() -> Path | None:
@@ -92,7 +94,9 @@ def _decode_fetched(path: Remote, folder: Path, limits: Limits) -> Trace:
 
 def _kept(entry: Path, path: str, decode: Callable[[], Trace]) -> Trace:
     """The trace kept as `entry`, else what `decode` gives, which is then kept."""
-    with contextlib.suppress(*_BROKEN):
+    import polars as pl
+
+    with contextlib.suppress(*_BROKEN, pl.exceptions.PolarsError):
         trace = _read(entry, path)
         os.utime(entry)
         return trace
@@ -134,6 +138,8 @@ def keep(entry: Path, fill: Callable[[Path], None]) -> None:
 
 
 def _fill(scratch: Path, trace: Trace) -> None:
+    import polars as pl
+
     for name, cls in _TABLES.items():
         table = getattr(trace, name)
         columns = {field.name: getattr(table, field.name) for field in fields(cls)}
@@ -149,6 +155,8 @@ def _fill(scratch: Path, trace: Trace) -> None:
 
 
 def _read(entry: Path, path: str) -> Trace:
+    import polars as pl
+
     about = json.loads((entry / "about.json").read_text(encoding="utf-8"))
     tables: dict[str, Any] = {}
     for name, cls in _TABLES.items():
