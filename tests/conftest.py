@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import os
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,30 @@ REQUIRED = tuple(filter(None, os.environ.get("SP_PROFILER_REQUIRE", "").split(",
 """Groups (markers) that `.ci/run` names: then whatever is skipped fails the run, unless it is in a group that
 is not named (of a test in several groups all must be)."""
 _skipped: list[str] = []
+
+# Containers often forbid it: then each of the hundreds of processes of a run compiles our modules anew, and
+# every run all files of tests.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+LONG_S = {
+    "ranks": 400,
+    "tests/test_dashboard_browser.py": 140,
+    "tests/test_fleet_resume.py": 60,
+    "tests/test_plan.py": 60,
+    "tests/test_dashboard_perfetto.py": 40,
+    "tests/test_dashboard_uploads.py": 40,
+    "tests/test_fleet_run.py": 40,
+    "tests/test_cli_plan.py": 35,
+    "tests/test_fleet_across.py": 30,
+    "tests/test_fleet_report.py": 25,
+    "tests/test_suite.py": 30,
+    "tests/test_compare_cli.py": 25,
+    "tests/test_plan_page.py": 20,
+    "tests/test_native.py": 40,
+}
+"""Seconds of what takes long though it has few tests (about, on two cores): begun first, so that in the end
+nobody waits for one of them alone. Of all others what has more tests comes first."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -60,7 +85,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Under `--dist loadfile` (`make test`): files side by side, tests that start ranks one after the other.
 
     Two worlds of ranks at once have too little of two cores for what they measure, and outcomes that several
-    files look at would be made twice. They are by far the most tests, so xdist starts with them.
+    files look at would be made twice.
     """
     if config.getoption("dist") != "loadfile":
         return None
@@ -71,6 +96,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             file, _, test = nodeid.partition("::")
             starts_ranks = test.partition("[")[0] in _gloo_tests(config.rootpath / file)
             return "ranks" if starts_ranks else file
+
+        def _assign_work_unit(self, node: Any) -> None:
+            waiting = self.workqueue
+            longest = max(waiting, key=lambda scope: (LONG_S.get(scope, 0), len(waiting[scope])))
+            waiting.move_to_end(longest, last=False)
+            super()._assign_work_unit(node)
 
     return RanksApart(config, log)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 import pytest
+from conftest import LONG_S
 from gloo_helpers import run_ranks
 
 # --- ranks ------------------------------------------------------------------------------------------------
@@ -82,6 +83,30 @@ def test_a_file_is_run_in_one_place_and_so_are_all_that_start_ranks(tmp_path: Pa
     assert len(list(tmp_path.glob("test_*-gw*"))) == 6  # each in one place
     assert set(ran.values()) == {"gw0", "gw1"}
     assert len({ran[name] for name in starting}) == 1
+
+
+def test_what_takes_long_is_begun_first(tmp_path: Path) -> None:
+    """Then what has many tests, whatever the order of names."""
+    (tmp_path / "tests").mkdir()
+    sizes = {
+        "test_few": 1,
+        "test_many": 5,
+        "test_some": 3,
+        "tests/test_plan": 1,
+        "tests/test_dashboard_browser": 1,
+    }
+    text = "import pytest\n@pytest.mark.parametrize('n', range({}))\ndef test_it(n): ...\n"
+    files = {name: text.format(size) for name, size in sizes.items()}
+    done = pytest_run(tmp_path, files, "-vv", "--numprocesses", "1", "--dist", "loadfile")
+    assert "11 passed" in done.stdout, done.stdout + done.stderr
+    ran = [line.split("PASSED ")[1].split(".py")[0] for line in done.stdout.splitlines() if "PASSED " in line]
+    long = ["tests/test_dashboard_browser", "tests/test_plan"]
+    assert list(dict.fromkeys(ran)) == [*long, "test_many", "test_some", "test_few"]
+
+
+def test_what_is_said_to_take_long_is_there() -> None:
+    repository = Path(__file__).resolve().parent.parent
+    assert [one for one in LONG_S if one != "ranks" and not (repository / one).is_file()] == []
 
 
 # --- skipped tests ------------------------------------------------------------------------------------------
