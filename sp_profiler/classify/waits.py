@@ -22,12 +22,13 @@ import re
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 
+from sp_profiler.changed import changer
 from sp_profiler.classify.blocked import Asked, ComputeStreams
 from sp_profiler.classify.collectives import SEND_RECV, is_collective, unified_op
 from sp_profiler.classify.context import Context
@@ -42,6 +43,8 @@ _COPY_OUT = re.compile(r"^FSDP::all_gather_copy_out(.*)$", re.DOTALL)
 _GATHER = re.compile(r"^FSDP::all_gather(?!_copy)(.*)$", re.DOTALL)
 
 Span = tuple[int, int]
+_asynchronous = changer(Collective, "is_async")
+_waited = changer(Collective, "wait_start_ns", "wait_end_ns", "is_async")
 
 
 def with_device_waits(
@@ -77,19 +80,15 @@ def with_device_waits(
         about = Asked(i, at, thread, threads.call_end(at), one, *places)
         shards = one.purpose_rule == "operator-name" and one.purpose in ("param-gather", "param-grad")
         if stream.is_apart(about) and (shards or (one.is_async is False and stream.ran_beside(about))):
-            found[i] = replace(one, is_async=True)
+            found[i] = _asynchronous(one, True)
         elif one.is_async is False:
             continue
         if one.wait_start_ns is None and not (shards and one.purpose == "param-grad"):
             asked.append(about)
     for about, wait in _waits(asked, threads, stream):
         reduced = about.one.purpose_rule == "accumulate-grad" and threads.has_reducer
-        found[about.index] = replace(
-            found[about.index],
-            wait_start_ns=wait[0],
-            wait_end_ns=wait[1],
-            is_async=True if reduced else found[about.index].is_async,
-        )
+        one = found[about.index]
+        found[about.index] = _waited(one, *wait, True if reduced else one.is_async)
     return tuple(found)
 
 

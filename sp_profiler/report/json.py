@@ -25,7 +25,7 @@ from sp_profiler.analysis.columns import Column, Numbers, Records, Words
 from sp_profiler.analysis.results import CollectiveFigures
 from sp_profiler.errors import InputError
 from sp_profiler.report.model import SCHEMA, SCHEMA_VERSION, Report
-from sp_profiler.trace.tables import Bool
+from sp_profiler.trace.tables import NONE, Bool
 
 SCHEMA_PATH = Path(__file__).with_name("schema.json")
 Document = TypeVar("Document")
@@ -97,7 +97,10 @@ def _collectives(table: Collectives) -> Iterator[str]:
 def _texts(column: Column[Any]) -> list[str]:
     """Each value of a column as JSON."""
     if isinstance(column, Words):
-        return column.picked([*(_dumps(to_plain(word)) for word in column.table), "null"])
+        codes = column.codes.tolist()
+        # Only the words of these rows: those of a whole run would be written again for every part of it.
+        texts = {code: _dumps(to_plain(column.table[code])) for code in set(codes) if code != NONE}
+        return [texts.get(code, "null") for code in codes]
     if isinstance(column, Numbers) and column.values.dtype.kind == "i":
         return _or_null(list(map(str, column.values.tolist())), column.known)
     if isinstance(column, Records):
@@ -128,7 +131,13 @@ def _member(value: Any, separators: tuple[str, str] = COMPACT) -> str:
 
 
 def _dumps(value: Any, separators: tuple[str, str] = COMPACT) -> str:
-    return json.dumps(value, allow_nan=False, separators=separators)
+    return _encoder(separators).encode(value)
+
+
+@cache
+def _encoder(separators: tuple[str, str]) -> json.JSONEncoder:
+    """What `json.dumps` would make anew for every value."""
+    return json.JSONEncoder(allow_nan=False, separators=separators)
 
 
 def read_report(text: str | bytes, where: str = "report.json") -> Report:
