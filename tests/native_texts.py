@@ -110,6 +110,22 @@ def event_pairs() -> Iterator[bytes]:
     yield from (b"{}", b"{ }", b"[]", b"7", b"null", b'"x"', b"{,}", b"{]", b"", b"\0\0", b"garbage")
 
 
+def events_going_on() -> Iterator[bytes]:
+    """Events with text behind them that is no separator: a raw quote may have closed them too early."""
+    rests = (
+        b'": 6.125, "s": "t"}',
+        b'": 6.125, "args": {"Bytes": -512, "Addr": 1}}',
+        b'"}',
+        b'x"}',
+        b": 7}",
+        b'"',
+    )
+    for event, args in ((_KERNEL, _COLLECTIVE), (_MEMORY, _BLOCK), (_FLOW, ())):
+        whole = members((*event, (b"args", members(args)), (b"s", b'"t"')))
+        for rest in (*rests, *(bytes((byte,)) for byte in b"x7:}]{[\0\\'/\xc3"), b"{}", b"[]"):
+            yield from (whole + rest, whole + b" \n" + rest)
+
+
 def document(*events: bytes) -> bytes:
     """A trace of these events, each between two plain ones."""
     rows = [NEIGHBOUR]

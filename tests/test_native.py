@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from native_texts import VALUES, by_both, document, event_pairs, events_with, read_by_both
+from native_texts import VALUES, by_both, document, event_pairs, events_going_on, events_with, read_by_both
 from trace_helpers import CHUNK_SIZES
 
 from sp_profiler.trace.decode import CHUNK_BYTES, decode_trace
@@ -45,6 +45,12 @@ def test_any_value_in_any_place(value: bytes) -> None:
 def test_members_twice_missing_or_none() -> None:
     for event in event_pairs():
         both(document(event))
+
+
+def test_an_event_that_may_go_on_is_not_taken() -> None:
+    for event in events_going_on():
+        for chunk_bytes in CHUNK_SIZES:
+            both(document(event), chunk_bytes)
 
 
 @pytest.mark.parametrize("chunk_bytes", CHUNK_SIZES)

@@ -29,8 +29,8 @@ PIECES = (
 
 
 def seeds_of(paths: list[Path]) -> list[bytes]:
-    files = [file for path in paths for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
-    texts = [file.read_bytes() for file in files]
+    files = [file for path in paths for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
+    texts = [file.read_bytes() for file in files if file.is_file()]
     return [gzip.decompress(text) if text.startswith(b"\x1f\x8b") else text for text in texts]
 
 

@@ -75,6 +75,8 @@ void expect_whole(View text, sp::Chunk& chunk, const sp::Scanner& scanner) {
     expect(chunk.consumed <= text.size(), "no more is consumed than there is");
     expect(chunk.consumed == 0 || text[chunk.consumed - 1] == '}', "what is consumed ends with an event");
     expect((chunk.consumed == 0) == (chunk.events == 0), "what is consumed is events");
+    const std::size_t next = text.find_first_not_of(" \n\t\r", chunk.consumed);
+    expect(chunk.events == 0 || next == View::npos || text[next] == ',', "what was taken ends before a comma");
     expect(rows(chunk.complete) + rows(chunk.flows) + rows(chunk.memory) <= chunk.events,
            "no more is kept than was read");
     for (std::int64_t duration : chunk.complete.dur_ns) expect(duration >= 0, "no duration is negative");
@@ -115,6 +117,8 @@ void expect_same_cut(View text, std::size_t cut) {
     sp::Chunk parts = scan(cut_up, text.substr(0, cut));
     sp::Cursor next{text.data() + parts.consumed, text.data() + text.size()};
     sp::skip_space(next);
+    const bool is_at_cut = next.at >= text.data() + cut;
+    if (parts.events != 0 && is_at_cut && !next.done() && *next.at != ',') return;  // none cuts there
     if (parts.events == 0 || sp::take(next, ',')) {
         const auto at = static_cast<std::size_t>(next.at - text.data());
         sp::Chunk rest = scan(cut_up, text.substr(at));
@@ -316,14 +320,19 @@ bool all_taken(const std::string& event, sp::Chunk& chunk) {
     return chunk.consumed == event.size();
 }
 
-void expect_time(const std::string& text, const std::optional<Number>& number, std::int64_t most) {
+// `which` is "ts" or "dur": the other is 0.
+void expect_time(const std::string& which, const std::string& text, const std::optional<Number>& number,
+                 std::int64_t least, std::int64_t most) {
+    const std::string other = which == "ts" ? "dur" : "ts";
+    const bool is_plain = number && number->before <= 16;
+    const __int128 ns = is_plain ? nanoseconds_of(*number) : 0;
     sp::Chunk chunk;
-    if (all_taken("{\"ph\":\"X\",\"ts\":" + text + ",\"dur\":0}", chunk)) {
-        expect(number && number->before <= 16, "a time is a plain number");
-        expect(chunk.complete.start_ns.at(0) == nanoseconds_of(*number), "a time is exact, halves even");
-    } else if (number && number->before <= 16 && number->after <= 3) {
-        const __int128 ns = nanoseconds_of(*number);
-        expect(ns > most || ns < -__int128{most}, "a plain time is taken");
+    if (all_taken("{\"ph\":\"X\",\"" + other + "\":0,\"" + which + "\":" + text + "}", chunk)) {
+        const std::int64_t read = which == "ts" ? chunk.complete.start_ns.at(0) : chunk.complete.dur_ns.at(0);
+        expect(is_plain && read == ns, "a time is exact, halves even");
+        expect(least <= ns && ns <= most, "a time is within bounds");
+    } else {
+        expect(!is_plain || number->after > 3 || ns < least || ns > most, "a plain time is taken");
     }
 }
 
@@ -346,7 +355,9 @@ void expect_integer(const std::string& text, const std::optional<Number>& number
 void check_number(View text) {
     if (text.size() > 48 || text.find_first_not_of("+-.0123456789eE") != View::npos) return;
     const std::optional<Number> number = number_of(text);
-    expect_time(std::string(text), number, rules().most_time_ns);
+    const std::int64_t latest = rules().most_time_ns;
+    expect_time("ts", std::string(text), number, -latest, latest);
+    expect_time("dur", std::string(text), number, 0, rules().most_duration_ns);
     expect_integer(std::string(text), number);
 }
 

@@ -103,7 +103,7 @@ public:
     Interner words, categories, texts, collectives;
 
     // Take events from the beginning of the text, one after the other with a comma between, as many as are
-    // plain. The text must be UTF-8 throughout or nothing is taken.
+    // plain. The text must be UTF-8 throughout or nothing is taken, and end where a comma follows an event.
     Chunk scan(std::string_view text) {
         Chunk chunk;
         if (!is_utf8(text.data(), text.size())) return chunk;
@@ -115,11 +115,14 @@ public:
             if (!read(c, event)) return chunk;
             const auto from = static_cast<std::size_t>(start - text.data());
             const auto to = static_cast<std::size_t>(c.at - text.data());
+            skip_space(c);
+            const bool is_last = c.done();
+            // Before anything but a comma a raw quote may have closed the event too early: for the caller.
+            if (!is_last && !take(c, ',')) return chunk;
             if (!keep(event, chunk, from, to)) return chunk;
             chunk.consumed = to;
             ++chunk.events;
-            skip_space(c);
-            if (!take(c, ',')) return chunk;
+            if (is_last) return chunk;
         }
     }
 
