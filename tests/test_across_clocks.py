@@ -175,6 +175,15 @@ def test_the_root_of_a_broadcast_waits_for_nobody() -> None:
     assert found.stragglers == []
 
 
+def test_a_wait_is_part_of_its_collective() -> None:
+    """The root leaves 400 ns before the last arrives, less than clocks can tell: it waited all the time."""
+    one = Instance({0: 0, 1: 10_000}, 5_000, PAIR, "broadcast", seq=1, end_shift={0: -5_400})
+    found = across(ranks_of([one], hosts={0: "a", 1: "a"}))
+    (root,) = of_rank(found, 0)
+    assert (root.dur_ns, root.skew_wait_ns, root.transfer_ns) == (9_600, 9_600, 0)
+    assert waits(found, 1) == [0]
+
+
 def test_ties_are_nobodys_lateness() -> None:
     """0 waits 100 µs for 1 and 2, which arrive 400 ns apart; then all three tie."""
     instances = [

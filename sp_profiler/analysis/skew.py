@@ -110,10 +110,11 @@ def skew_of(ends: Ends, instance: Int64, found: Instances, clocks: Clocks, compl
     at, member = of[e], ends.member[e]
     start, end = (column[e] - clocks.offset_ns[member] for column in (ends.start_ns, ends.end_ns))
     last, tie = found.last_ns[at], found.tie_ns[at]
-    # Who leaves before the last arrives did not wait for it: the root of a broadcast.
+    # Who leaves before the last arrives did not wait for it (the root of a broadcast), unless the clocks
+    # cannot tell: then it waited all the time, and no longer, for a wait is part of its collective.
     known = usable[at] & (end >= last - tie)
     alone = ~usable[at] & ends.is_measured[e]
-    wait = np.where(known, np.maximum(last - start, 0), NONE)
+    wait = np.where(known, np.clip(last - start, 0, end - start), NONE)
     transfer = np.where(known, np.clip(end - last, 0, end - start), np.where(alone, end - start, NONE))
     waited = known & (wait > 0) & (found.last_member[at] != member)
     is_tie = last - found.second_ns[at] <= tie
