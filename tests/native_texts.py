@@ -134,25 +134,31 @@ def document(*events: bytes) -> bytes:
     return b'{"schemaVersion":1,"traceEvents":[\n' + b",\n".join(rows) + b"\n]}"
 
 
-def by_both(decode: Callable[[], Trace]) -> tuple[Trace | str, bool]:
-    """What the compiled decoder reads, or the sentence with which it refuses; and whether the Python one
-    reads the same: columns, strings, ledger, sentence."""
-    answers: list[Trace | str] = []
+def read_by(decoder: str, decode: Callable[[], Trace]) -> Trace | str:
+    """What this decoder reads, or the sentence with which it refuses."""
     before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = decoder
     try:
-        for decoder in ("python", "native"):
-            os.environ[VARIABLE] = decoder
-            try:
-                answers.append(decode())
-            except InputError as error:
-                answers.append(str(error))
+        return decode()
+    except InputError as error:
+        return str(error)
     finally:
         os.environ.pop(VARIABLE)
         if before is not None:
             os.environ[VARIABLE] = before
-    return answers[1], same(*answers)
+
+
+def by_both(decode: Callable[[], Trace]) -> tuple[Trace | str, bool]:
+    """What the compiled decoder reads; and whether the Python one reads the same: columns, strings, ledger,
+    sentence."""
+    native = read_by("native", decode)
+    return native, same(read_by("python", decode), native)
+
+
+def decoding(data: bytes, chunk_bytes: int = CHUNK_BYTES, **options) -> Callable[[], Trace]:
+    return lambda: decode_open(io.BytesIO(data), "rank0.json", chunk_bytes=chunk_bytes, **options)
 
 
 def read_by_both(data: bytes, chunk_bytes: int = CHUNK_BYTES, **options) -> tuple[Trace | str, bool]:
     """The same of a text."""
-    return by_both(lambda: decode_open(io.BytesIO(data), "rank0.json", chunk_bytes=chunk_bytes, **options))
+    return by_both(decoding(data, chunk_bytes, **options))
