@@ -33,8 +33,8 @@ class Web:
 
 class _Handler(SimpleHTTPRequestHandler):
     """Paths beginning with a word do something else: /moved/X redirects to /X, /status/N/X answers N, /cut/X
-    ends before its end, /silent/X says nothing, /signed/X wants a query, /closed/X a password, /outside/
-    is an index that links elsewhere, /ranged/X gives parts."""
+    ends before its end, /unfinished/X answers 404 and goes on, /silent/X says nothing, /signed/X wants a
+    query, /closed/X a password, /outside/ is an index that links elsewhere, /ranged/X gives parts."""
 
     def __init__(self, web: Web, *args: object, **options: object) -> None:
         self.web = web
@@ -84,6 +84,13 @@ class _Handler(SimpleHTTPRequestHandler):
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data[: len(data) // 2])
+
+    def _unfinished(self, _: str) -> None:
+        self.send_response(404)
+        self.send_header("Content-Length", "100")
+        self.end_headers()
+        self.wfile.write(b"part")
+        self.rfile.read(1)  # until the client goes
 
     def _silent(self, rest: str) -> None:
         time.sleep(float(rest.partition("/")[0]))

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from cli_helpers import cli
+from cli_helpers import refused as refused_by_cli
 from fleet_truth import Truth, write_fleet
 from remote_helpers import Web, serve
 from trace_helpers import mixed_writer
@@ -130,6 +132,11 @@ def test_what_goes_wrong_is_one_sentence(
 ) -> None:
     monkeypatch.setattr(remote, "SILENT_S", 1)
     assert refused(f"{web.url}/{way}") == f"{web.url}/{way} {says}."
+
+
+def test_an_error_without_end_is_one_sentence_too(web: Web) -> None:
+    """The HTTP client would say on stderr that it left a connection open."""
+    refused_by_cli(cli("analyze", f"{web.url}/unfinished/none.json"), EXIT_INPUT, "does not exist")
 
 
 def test_a_closed_port_and_an_unknown_server() -> None:

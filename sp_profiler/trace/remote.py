@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 from sp_profiler.errors import InputError
 
 if TYPE_CHECKING:
+    import asyncio
+
     from fsspec import AbstractFileSystem
 
 CONNECT_S = 20
@@ -327,7 +329,10 @@ def _system(path: Remote) -> tuple[AbstractFileSystem, str]:
     except ImportError:
         raise InputError(f"{path} cannot be read without fsspec: pip install 'sp-profiler[remote]'") from None
     try:
-        return fsspec.url_to_fs(path.url, **_options(scheme))
+        system, target = fsspec.url_to_fs(path.url, **_options(scheme))
+        if scheme in _HTTP:
+            system.loop.call_soon_threadsafe(system.loop.set_exception_handler, _told)
+        return system, target
     except ImportError:
         raise InputError(f"{path} cannot be read: {_lacking(scheme)}.") from None
     except ValueError:
@@ -350,6 +355,13 @@ def _options(scheme: str) -> dict[str, Any]:
     told = {**conf.get("http", {}), **conf.get(scheme, {})}.get("client_kwargs", {})
     bounds = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENT_S)
     return {"client_kwargs": {"timeout": bounds, "trust_env": True, **told}}
+
+
+def _told(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What the loop's default handler says, without "Unclosed connection": fsspec lets go of an answer that
+    is an error before its end, and the error is told by us."""
+    if "client_connection" not in context:
+        loop.default_exception_handler(context)
 
 
 def _lacking(scheme: str) -> str:
