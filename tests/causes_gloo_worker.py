@@ -52,7 +52,8 @@ def step(rank: int, tensors: list[torch.Tensor]) -> None:
 
     dist.barrier()
     handle = launch("no-partner", large, is_async=True)
-    time.sleep(0.05)
+    while not handle[0].is_completed():  # a wait soon after the launch would count as none, on a slow machine
+        time.sleep(0.001)
     wait(handle)
 
     dist.barrier()
