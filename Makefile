@@ -31,13 +31,14 @@ format: $(VENV)/.installed-dev
 	$(VENV)/bin/ruff format .
 
 # The compiled decoder's scanner under libFuzzer (clang), then both decoders over what that found, FUZZ_S seconds
-# each. Any finding fails, and lies in build/fuzz.
+# each. Any finding fails, and lies in build/fuzz. Another seed, another way.
 FUZZ := build/fuzz
 FUZZ_S := 60
+FUZZ_SEED := $(shell echo $$$$)
 fuzz: $(FUZZ)/scan
-	cd $(FUZZ) && ./scan -max_total_time=$(FUZZ_S) -timeout=10 -rss_limit_mb=2048 -max_len=4096 -dict=scan.dict \
+	cd $(FUZZ) && ./scan -max_total_time=$(FUZZ_S) -seed=$(FUZZ_SEED) -timeout=10 -rss_limit_mb=2048 -max_len=4096 -dict=scan.dict \
 		-print_final_stats=1 -verbosity=0 found seeds
-	cd $(FUZZ) && $(CURDIR)/$(VENV)/bin/python $(CURDIR)/native/fuzz/both.py $(FUZZ_S) $$$$ found seeds
+	cd $(FUZZ) && $(CURDIR)/$(VENV)/bin/python $(CURDIR)/native/fuzz/both.py $(FUZZ_S) $(FUZZ_SEED) found seeds
 
 $(FUZZ)/scan: native/fuzz/scan.cpp native/fuzz/material.py $(wildcard native/src/*.hpp) $(VENV)/.installed-dev
 	$(VENV)/bin/python native/fuzz/material.py $(FUZZ)
