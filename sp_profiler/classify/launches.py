@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 
 from sp_profiler.classify.collectives import SEND_RECV
 from sp_profiler.classify.context import Context
 from sp_profiler.classify.nodes import is_built_in_node, node_name
+from sp_profiler.classify.products import Products, products_at
 from sp_profiler.classify.rings import Pass, carried
-from sp_profiler.classify.shapes import Product, product_of
 from sp_profiler.classify.tables import Activities, Collective, Kind, Phase, Role
 from sp_profiler.record.annotate import PREFIX
 from sp_profiler.trace.tables import NONE, Bool, Category, Int64
@@ -82,7 +81,41 @@ class Launches:
     rotated: Sequence[str | None]  # of a ring's hop in backward: kv or dkv, where that is certain
     _in_node: dict[int, list[int]]  # collectives of each node, in order of launch
     _node_names: Sequence[str]
-    _products: Sequence[tuple[Product | None, Product | None]]
+    _product_before: Products
+    _product_after: Products
+
+    @cached_property
+    def situations(self) -> list[tuple[object, ...]]:
+        """All that can be asked about a launch, hashable: equal where no answer differs.
+
+        But for `gathered_in_node`, which looks at the others in the node.
+        """
+        return list(
+            zip(
+                _packed(
+                    self.linked,
+                    self.in_accumulation,
+                    self.in_optimizer,
+                    self.in_attention,
+                    self.in_node,
+                    self.in_function,
+                    self.in_backward,
+                    self.with_gemms,
+                    self.attention_before,
+                    self.attention_after,
+                    self.at_edge,
+                    self.with_experts,
+                    self.after_router,
+                ),
+                self.before,
+                self.after,
+                self._kinds,
+                self.rotated,
+                self._product_before.code.tolist(),
+                self._product_after.code.tolist(),
+                strict=True,
+            )
+        )
 
     def named(self, i: int) -> str | None:
         """The kind of the innermost function or range that is known by name."""
@@ -110,10 +143,19 @@ class Launches:
 
     def beside_product(self, i: int, elements: int, *, gathers: bool) -> bool:
         """Whether the GEMM before it gives so many elements; of a gather: the one after takes them."""
-        before, after = self._products[i]
         if gathers:
+            after = self._product_after.of(i)
             return after is not None and after.batch * after.m * after.k == elements
+        before = self._product_before.of(i)
         return before is not None and before.batch * before.m * before.n == elements
+
+
+def _packed(*flags: Bool) -> list[int]:
+    """Flags of each row as the bits of one number."""
+    bits = np.zeros(len(flags[0]), np.int64)
+    for place, flag in enumerate(flags):
+        bits |= flag.astype(np.int64) << place
+    return bits.tolist()
 
 
 def launches_of(
@@ -140,11 +182,9 @@ def launches_of(
     function = through(nest.nearest(_functions(context, calls)))[rows]
     operator = nearest(lambda text: text.startswith("aten::"))
     again = phases.recompute[here[rows]]
-    text = [_name_at(context, position) for position in inner.tolist()]
-    custom = np.array([bool(t) and not is_built_in_node(t) for t in text], dtype=np.bool_) | (
-        operator > inner
-    )
-    wrapped = np.array([bool(_WRAPPERS.search(node_name(t))) for t in text], dtype=np.bool_)
+    inner_name = np.append(name, NONE)[inner]
+    custom = match(inner_name, lambda text: bool(text) and not is_built_in_node(text)) | (operator > inner)
+    wrapped = match(inner_name, lambda text: bool(_WRAPPERS.search(node_name(text))))
     beside = _Beside(context, activities, through)
     launch_ns = activities.launch_ns[rows]
     by_attention = (inner == NONE) & beside.backward(launch_ns)
@@ -185,8 +225,9 @@ def launches_of(
         _collectives=collectives,
         rotated=_rotated(collectives, backward, activities.node[rows], sequence, launch_ns, beside),
         _in_node=_grouped(within, launch_ns),
-        _node_names=[node_name(t) for t in text],
-        _products=beside.products(launch_ns),
+        _node_names=[node_name(context.trace.strings[code] or "") for code in inner_name.tolist()],
+        _product_before=beside.products(launch_ns, before=True),
+        _product_after=beside.products(launch_ns, before=False),
     )
 
 
@@ -295,7 +336,7 @@ class _Beside:
             (start[optimizers], "optimizer"),
         ]
         stages = sorted((ns, stage) for column, stage in times for ns in np.unique(column).tolist())
-        self._stage_ns = [ns for ns, _ in stages]
+        self._stage_ns = np.array([ns for ns, _ in stages], np.int64)
         self._stages = [stage for _, stage in stages]
 
     def attention(self, launch_ns: Int64, *, before: bool) -> Bool:
@@ -330,26 +371,14 @@ class _Beside:
         return (launch_ns != NONE) & (routed > attended)
 
     def stage(self, launch_ns: Int64, *, before: bool) -> list[str | None]:
-        found: list[str | None] = []
-        for ns in launch_ns.tolist():
-            at = bisect_left(self._stage_ns, ns) - before
-            found.append(self._stages[at] if ns != NONE and 0 <= at < len(self._stages) else None)
-        return found
+        at = np.searchsorted(self._stage_ns, launch_ns, side="left") - before
+        inside = (at >= 0) & (at < len(self._stages)) & (launch_ns != NONE)
+        of_place = (*self._stages, None)  # the last place answers for NONE
+        return [of_place[place] for place in np.where(inside, at, NONE).tolist()]
 
-    def products(self, launch_ns: Int64) -> list[tuple[Product | None, Product | None]]:
-        after = np.searchsorted(self._launch, launch_ns, side="left")
-        return [
-            (self._product(at - 1), self._product(at)) if ns != NONE else (None, None)
-            for at, ns in zip(after.tolist(), launch_ns.tolist(), strict=True)
-        ]
-
-    def _product(self, at: int) -> Product | None:
-        if not 0 <= at < len(self._launch) or self._operator[at] == NONE:
-            return None
-        events, strings = self._context.trace.events, self._context.trace.strings
-        row = int(self._context.nest.row[self._operator[at]])
-        return product_of(
-            strings[int(events.name[row])] or "",
-            strings[int(events.dims[row])],
-            strings[int(events.strides[row])],
-        )
+    def products(self, launch_ns: Int64, *, before: bool) -> Products:
+        """The product of the GEMM or attention beside each moment."""
+        at = np.searchsorted(self._launch, launch_ns, side="left") - before
+        inside = (at >= 0) & (at < len(self._launch)) & (launch_ns != NONE)
+        operator = np.append(self._operator, NONE)[np.where(inside, at, NONE)]
+        return products_at(self._context.trace, self._context.row_at(operator))

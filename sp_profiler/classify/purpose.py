@@ -31,7 +31,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -43,12 +43,13 @@ from sp_profiler.classify.kernels import is_expert_kernel
 from sp_profiler.classify.launches import Launches, launches_of
 from sp_profiler.classify.tables import Activities, Collective, Phase
 from sp_profiler.record.annotate import PURPOSES, Range
-from sp_profiler.trace.tables import Int64
+from sp_profiler.trace.tables import NONE, Int64
 
 UNKNOWN_PURPOSE = "unknown"
 _purposed = changer(Collective, "purpose", "purpose_rule")
 _NO_PARAMETERS = ("tensor", "pipeline", "context")
 Decision = tuple[str, str]
+_ByGroup = Callable[[Collective, Phase], str | None]
 
 _REDUCES = ("all_reduce", "reduce_scatter", "reduce")
 _TENSOR = ("activation", "dgrad", "input-regather")
@@ -96,13 +97,18 @@ def with_purposes(
     decided = list(collectives)
     rows = np.array([collective.activity for collective in collectives], np.int64)
     activities.phase[rows[launches.by_attention]] = Phase.BACKWARD
-    for i in open_:
-        name = context.trace.strings[int(activities.name[collectives[i].activity])] or ""
-        found = _decide(_Asked(i, collectives[i], name), launches)
+    known: dict[tuple[object, ...], Decision | None] = {}
+    for i, code in zip(open_, activities.name[rows[open_]].tolist(), strict=True):
+        one = collectives[i]
+        by_itself = i if launches.in_node[i] and one.op == "all_gather" else NONE  # see `gathered_in_node`
+        alike = (code, *_size(one), one.group and one.group.description, by_itself, launches.situations[i])
+        if alike not in known:
+            known[alike] = _decide(_Asked(i, one, context.trace.strings[code] or ""), launches)
+        found = known[alike]
         if found is not None:
-            decided[i] = _purposed(collectives[i], *found)
+            decided[i] = _purposed(one, *found)
             if found[1] == "after-backward":
-                activities.phase[collectives[i].activity] = Phase.OPTIMIZER
+                activities.phase[one.activity] = Phase.OPTIMIZER
     _by_peers(decided, launches)
     phases = activities.phase[rows]
     return _by_groups(decided, phases)
@@ -291,18 +297,28 @@ def _by_peers(decided: list[Collective], at: Launches) -> None:
 def _by_groups(collectives: Sequence[Collective], phases: np.ndarray) -> tuple[Collective, ...]:
     """Decide what is left by the groups' names and by what else they carry."""
     decided = list(collectives)
-    for by, rule in ((_by_group_name, "group-name"), (_by_group_use, "group")):
-        open_ = [
-            i for i, one in enumerate(decided) if one.purpose == UNKNOWN_PURPOSE and one.group is not None
-        ]
-        if not open_:
-            break
-        use = _GroupUse(decided, phases)
-        for i in open_:
-            purpose = by(decided[i], Phase(phases[i]), use)
-            if purpose is not None:
-                decided[i] = _purposed(decided[i], purpose, rule)
+    _decide_open(decided, phases, "group-name", lambda: _by_group_name)
+    _decide_open(decided, phases, "group", lambda: partial(_by_group_use, use=_GroupUse(decided, phases)))
     return tuple(decided)
+
+
+def _decide_open(
+    decided: list[Collective], phases: np.ndarray, rule: str, made: Callable[[], _ByGroup]
+) -> None:
+    """Ask the rule, made where there is something to ask, once for all collectives alike."""
+    open_ = [i for i, one in enumerate(decided) if one.purpose == UNKNOWN_PURPOSE and one.group is not None]
+    if not open_:
+        return
+    by = made()
+    known: dict[tuple[object, ...], str | None] = {}
+    for i, phase in zip(open_, phases[open_].tolist(), strict=True):
+        one = decided[i]
+        alike = (one.group and one.group.key, *_size(one), phase)
+        if alike not in known:
+            known[alike] = by(one, Phase(phase))
+        purpose = known[alike]
+        if purpose is not None:
+            decided[i] = _purposed(one, purpose, rule)
 
 
 class _GroupUse:
@@ -314,15 +330,17 @@ class _GroupUse:
         self.by_size: dict[tuple[str, str | None, str | None, int | None], set[str]] = defaultdict(set)
         self.in_forward: set[str] = set()
         behind = (int(Phase.BACKWARD), int(Phase.OPTIMIZER))
-        for collective, phase in zip(collectives, phases.tolist(), strict=True):
-            if collective.group is None:
-                continue
-            key = collective.group.key
-            self.purposes[key][collective.purpose] += 1
-            if collective.purpose != UNKNOWN_PURPOSE:
-                self.by_op[key, collective.op].add(collective.purpose)
-                self.by_size[key, *_size(collective)].add(collective.purpose)
-            if phase not in behind and collective.purpose != "other":
+        carried = Counter(
+            (one.group.key, one.purpose, _size(one), phase)
+            for one, phase in zip(collectives, phases.tolist(), strict=True)
+            if one.group is not None
+        )
+        for (key, purpose, size, phase), times in carried.items():
+            self.purposes[key][purpose] += times
+            if purpose != UNKNOWN_PURPOSE:
+                self.by_op[key, size[0]].add(purpose)
+                self.by_size[key, *size].add(purpose)
+            if phase not in behind and purpose != "other":
                 self.in_forward.add(key)
 
     def carries(self, key: str, purposes: tuple[str, ...]) -> bool:
@@ -346,7 +364,7 @@ def _kind_of(description: str) -> str | None:
     return kinds[0] if len(kinds) == 1 else None
 
 
-def _by_group_name(collective: Collective, phase: Phase, _use: _GroupUse) -> str | None:
+def _by_group_name(collective: Collective, phase: Phase) -> str | None:
     kind, op = _named_kind(collective), collective.op
     if kind is None:
         return None
