@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 
 import numpy as np
 
+from sp_profiler.changed import changer
 from sp_profiler.classify.batches import Batch, Batches
 from sp_profiler.classify.collectives import (
     SEND_RECV,
@@ -170,98 +173,171 @@ def _note_unknown(context: Context, compiled: Bool, replayed: Bool) -> None:
 def _collectives(
     context: Context, device: _DeviceEvents, links: Links, activities: Activities
 ) -> tuple[Collective, ...]:
-    """Describe every communication activity; corrects the phase where the annotation states it."""
-    events = context.trace.events
-    nest, name = context.nest, events.name[context.nest.row]
-    described = np.array(
-        [is_collective(args) for args in context.trace.collectives] + [False], dtype=np.bool_
-    )
-    nearest_args = links.through(nest.nearest(described[events.collective[nest.row]]))
-    is_range = events.category[nest.row] != int(Category.RUNTIME)
-    nccl = is_range & context.trace.strings.match(name, lambda text: text.startswith("nccl:"))
-    nearest_nccl = links.through(nest.nearest(nccl))
-    nearest_comm = links.through(context.annotations.innermost_comm)
-    batches = Batches(context, links.launch[activities.collective != NONE])
+    """Describe every communication activity; corrects the phase where the annotation states it.
+
+    What differs by its place and sequence number alone is described once.
+    """
+    trace, annotations, waits = context.trace, context.annotations, context.waits
+    rows = np.flatnonzero(activities.collective != NONE)
+    comm = links.through(annotations.innermost_comm)[rows]
+    batches = Batches(context, links.launch[rows])
+    described: dict[tuple[object, ...], Collective] = {}
     found: list[Collective] = []
-    for activity in np.flatnonzero(activities.collective != NONE).tolist():
-        own = int(events.collective[device.rows[activity]])
-        if not described[own]:
-            own = (
-                int(events.collective[nest.row[nearest_args[activity]]])
-                if nearest_args[activity] != NONE
-                else -1
-            )
-        fact, launch = device.facts[device.fact[activity]], int(links.launch[activity])
-        args = context.trace.collectives[own] if own >= 0 else None
+    told = zip(
+        rows.tolist(),
+        device.fact[rows].tolist(),
+        _metadata(context, device, links, rows).tolist(),
+        comm.tolist(),
+        _nccl_ranges(context, links)[rows].tolist(),
+        links.launch[rows].tolist(),
+        _places(context, activities, rows, comm, links.launch_row[rows]),
+        strict=True,
+    )
+    for activity, kind, own, at, nccl, launch, (module, layer, launch_ns, launch_end_ns) in told:
+        fact = device.facts[kind]
+        args = trace.collectives[own] if own != NONE else None
         sends = unified_op(args.name) if args is not None else fact.op
         batch = batches.of(launch) if launch != NONE and sends in (SEND_RECV, None) else None
-        comm = int(nearest_comm[activity])
-        annotation = context.annotations.range_at(comm) if comm != NONE else None
+        args = args if batch is None else batch.args
+        annotation = annotations.range_at(at) if at != NONE else None
         stated = annotated_phase(annotation)
         if stated is not None:
             activities.phase[activity] = stated
+        untold = args is None and annotation is None
+        kernel = int(activities.name[activity]) if untold else NONE
+        nccl_row = int(context.nest.row[nccl]) if untold and nccl != NONE else NONE
+        alike = (
+            kind,
+            kernel,
+            _inputs(trace, nccl_row),
+            None if args is None else _ALL_BUT_SEQ(args),
+            None if annotation is None else _fields_but_seq(annotation),
+            None if batch is None else (batch.sources, batch.targets, batch.bytes),
+        )
+        one = described.get(alike)
+        if one is None:
+            one = described[alike] = _describe(context, fact, args, annotation, batch, kernel, nccl_row)
+        else:
+            context.book.met_again(args, one.group)
+        seq = args.seq if args is not None else None
+        wait = None
+        if one.is_async is not False and launch_ns is not None:
+            wait = waits.of_range(annotation, launch_ns)
+            if wait is None and args is not None:
+                wait = waits.of_metadata(args.group_name, args.seq, launch_ns)
         found.append(
-            _describe(
-                context,
-                activities,
+            _placed(
+                one,
                 activity,
-                fact,
-                args if batch is None else batch.args,
-                annotation,
-                batch,
-                _Launch(comm, int(nearest_nccl[activity]), int(links.launch_row[activity])),
+                annotation.seq if seq is None and annotation is not None else seq,
+                module,
+                layer,
+                launch_ns,
+                launch_end_ns,
+                *(wait or (None, None)),
             )
         )
     return tuple(found)
 
 
-@dataclass(frozen=True)
-class _Launch:
-    """Where a collective was launched: positions of its `sp::comm` and `nccl:*` ranges, row of the call."""
+_placed = changer(
+    Collective,
+    "activity",
+    "seq",
+    "module",
+    "layer",
+    "launch_ns",
+    "launch_end_ns",
+    "wait_start_ns",
+    "wait_end_ns",
+)
+_ALL_BUT_SEQ = attrgetter(*(field.name for field in fields(CollectiveArgs) if field.name != "seq"))
 
-    comm: int
-    nccl: int
-    row: int
+
+def _fields_but_seq(annotation: Range) -> tuple[tuple[str, str], ...]:
+    return tuple(item for item in annotation.fields.items() if item[0] != "seq")
+
+
+def _inputs(trace: Trace, row: int) -> tuple[int, ...]:
+    """What tells an event's name, sizes and types from others'; nothing for NONE."""
+    events = trace.events
+    return () if row == NONE else (int(events.name[row]), int(events.dims[row]), int(events.types[row]))
+
+
+def _metadata(context: Context, device: _DeviceEvents, links: Links, rows: Int64) -> Int64:
+    """The row of `Trace.collectives` that tells of each activity: its own, else that around its launch."""
+    events, nest = context.trace.events, context.nest
+    described = np.array(
+        [is_collective(args) for args in context.trace.collectives] + [False], dtype=np.bool_
+    )
+    own = events.collective[device.rows[rows]]
+    around = links.through(nest.nearest(described[events.collective[nest.row]]))[rows]
+    return np.where(described[own], own, np.append(events.collective[nest.row], NONE)[around])
+
+
+def _nccl_ranges(context: Context, links: Links) -> Int64:
+    """The position of the nearest `nccl:*` range around each launch."""
+    events, nest = context.trace.events, context.nest
+    is_range = events.category[nest.row] != int(Category.RUNTIME)
+    is_nccl = context.trace.strings.match(events.name[nest.row], lambda text: text.startswith("nccl:"))
+    return links.through(nest.nearest(is_range & is_nccl))
+
+
+def _places(
+    context: Context, activities: Activities, rows: Int64, comm: Int64, call: Int64
+) -> Iterator[tuple[str | None, int | None, int | None, int | None]]:
+    """Module, layer, start of the launching call, end of the launching range, else of the launching call."""
+    events, nest = context.trace.events, context.nest
+    names = (*context.annotations.names, None)  # the last place answers for NONE
+    launching = np.where(comm != NONE, np.append(nest.row, NONE)[comm], call)
+    layer, launch_ns = activities.layer[rows], activities.launch_ns[rows]
+    return zip(
+        (names[module] for module in activities.module[rows].tolist()),
+        _known(layer, layer != NONE),
+        _known(launch_ns, launch_ns != NONE),
+        _known(np.append(events.end_ns, NONE)[launching], launching != NONE),
+        strict=True,
+    )
+
+
+def _known(values: np.ndarray, known: Bool) -> Iterator[int | None]:
+    return (
+        value if is_known else None for value, is_known in zip(values.tolist(), known.tolist(), strict=True)
+    )
 
 
 def _describe(
     context: Context,
-    activities: Activities,
-    activity: int,
     fact: KernelFacts,
     args: CollectiveArgs | None,
     annotation: Range | None,
     batch: Batch | None,
-    launch: _Launch,
+    kernel: int,
+    nccl_row: int,
 ) -> Collective:
+    """All of a collective but its place and sequence number.
+
+    `kernel`: string code of its name, `nccl_row`: event row of the `nccl:*` range around its launch; both are
+    asked where there are neither metadata nor a range of ours.
+    """
     metadata = context.trace.metadata
-    fields = annotation.fields if annotation is not None else {}
-    group = context.book.from_args(args, context.book.from_key(fields.get("group")))
+    stated = annotation.fields if annotation is not None else {}
+    group = context.book.from_args(args, context.book.from_key(stated.get("group")))
     size = group.size if group is not None else None
     op = unified_op(args.name) if args is not None else None
     nbytes = collective_bytes(op, args, size) if args is not None else None
     nbytes = batch.bytes if batch is not None else nbytes
     dtype = dtype_name(args.dtype) if args is not None else None
     if annotation is not None:
-        op = op or unified_op(fields.get("op"))
+        op = op or unified_op(stated.get("op"))
         nbytes = annotation.bytes if nbytes is None else nbytes
-        dtype = dtype or dtype_name(fields.get("dtype"))
+        dtype = dtype or dtype_name(stated.get("dtype"))
     if args is None and annotation is None:
-        op, nbytes, dtype = _by_nccl_range(context, launch.nccl, fact)
-        is_nccl = is_nccl_kernel(context.trace.strings[int(activities.name[activity])] or "")
-        group = context.book.only_group() if is_nccl else None
+        op, nbytes, dtype = _by_nccl_range(context, nccl_row, fact)
+        group = context.book.only_group() if is_nccl_kernel(context.trace.strings[kernel] or "") else None
     purpose, purpose_rule = decide_purpose(annotation)
     is_async = args.is_async if args is not None else None
     is_async = annotation.is_async if is_async is None and annotation is not None else is_async
-    seq = args.seq if args is not None and args.seq is not None else None
-    launch_ns = int(activities.launch_ns[activity])
-    launch_end = _launch_end(context, launch)
-    wait = None
-    if is_async is not False and launch_ns != NONE:
-        wait = context.waits.of_range(annotation, launch_ns)
-        if wait is None and args is not None:
-            wait = context.waits.of_metadata(args.group_name, args.seq, launch_ns)
-    module, layer = int(activities.module[activity]), int(activities.layer[activity])
     source, target = ends_of(op, args, metadata.rank, group.ranks if group is not None else ())
     if batch is not None:
         source, target = batch.source, batch.target
@@ -273,22 +349,22 @@ def _describe(
     if op == "all_to_all" and source is not None and target is not None and _is_even(args):
         op, peers = SEND_RECV, tuple(sorted({source, target}))  # NCCL leaves out what is empty
     return Collective(
-        activity=activity,
+        activity=NONE,
         op=op or fact.op,
         group=group,
         bytes=nbytes,
         dtype=dtype,
-        seq=seq if seq is not None else (annotation.seq if annotation is not None else None),
+        seq=None,
         is_async=is_async,
         purpose=purpose,
         purpose_rule=purpose_rule,
-        module=context.annotations.names[module] if module != NONE else None,
-        layer=layer if layer != NONE else None,
-        partner_what=fields.get("partner"),
-        launch_ns=launch_ns if launch_ns != NONE else None,
-        launch_end_ns=launch_end,
-        wait_start_ns=wait[0] if wait is not None else None,
-        wait_end_ns=wait[1] if wait is not None else None,
+        module=None,
+        layer=None,
+        partner_what=stated.get("partner"),
+        launch_ns=None,
+        launch_end_ns=None,
+        wait_start_ns=None,
+        wait_end_ns=None,
         in_elements=args.in_elements if args is not None else None,
         out_elements=args.out_elements if args is not None else None,
         peers=peers or annotated_peers(annotation),
@@ -304,27 +380,16 @@ def _is_even(args: CollectiveArgs | None) -> bool:
 
 
 def _by_nccl_range(
-    context: Context, nccl: int, fact: KernelFacts
+    context: Context, row: int, fact: KernelFacts
 ) -> tuple[str | None, int | None, str | None]:
     """Operation, bytes and type by the `nccl:*` range around the launch, else by the kernel's name.
 
     The range says more than the name where the name covers several operations (`SendRecv`, `Generic`).
     """
-    if nccl == NONE or fact.op == PEER_COPY:
+    if row == NONE or fact.op == PEER_COPY:
         return fact.op, None, None
     events, strings = context.trace.events, context.trace.strings
-    row = int(context.nest.row[nccl])
     op = unified_op(strings[int(events.name[row])])
     if fact.op not in (None, SEND_RECV, op):
         return fact.op, None, None
     return op, *range_bytes(op, strings[int(events.dims[row])], strings[int(events.types[row])])
-
-
-def _launch_end(context: Context, launch: _Launch) -> int | None:
-    """End of the launching range, else of the launching call."""
-    if launch.comm != NONE:
-        return context.span_at(launch.comm)[1]
-    if launch.row == NONE:
-        return None
-    events = context.trace.events
-    return int(events.start_ns[launch.row] + events.dur_ns[launch.row])

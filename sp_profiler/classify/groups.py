@@ -107,9 +107,14 @@ class GroupBook:
         key = (*what, args.rank_stride, annotated)
         if key not in self._by_args:
             self._by_args[key] = self._resolve(args, annotated)
-        elif args.group_ranks is not None and parse_ranks(args.group_ranks)[1]:
-            self._note_cut(self._by_args[key])
+        else:
+            self.met_again(args, self._by_args[key])
         return self._by_args[key]
+
+    def met_again(self, args: CollectiveArgs | None, group: Group | None) -> None:
+        """Count one more collective whose metadata name this group: rank lists that were cut are counted."""
+        if args is not None and args.group_ranks is not None and parse_ranks(args.group_ranks)[1]:
+            self._note_cut(group)
 
     def _resolve(self, args: CollectiveArgs, annotated: Group | None) -> Group | None:
         if args.group_name is None and args.group_description is None and args.group_ranks is None:
