@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import subprocess
+import sys
 import threading
 from collections.abc import Generator
 from pathlib import Path
@@ -76,6 +78,29 @@ def test_what_nobody_takes_ends_early_through_all_threads() -> None:
     assert ended.is_set()
     assert not _threads()
     assert not is_unwanted()
+
+
+_WAITS = """
+import os, signal, threading, time
+from sp_profiler.trace.ahead import ahead, is_unwanted
+
+def endless():
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+    while not is_unwanted():
+        time.sleep(0.01)
+    yield 1
+
+signal.siginterrupt(signal.SIGINT, False)  # as polars does
+try:
+    next(ahead(endless(), 1))
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_ctrl_c_ends_the_wait_for_work_also_where_system_calls_go_on() -> None:
+    done = subprocess.run([sys.executable, "-c", _WAITS], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr, done.returncode) == ("interrupted\n", "", 0)
 
 
 def _packed(folder: Path, *, damage: int | None) -> str:

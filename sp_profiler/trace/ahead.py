@@ -7,10 +7,12 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Generator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 Item = TypeVar("Item")
+
+_LOOK_UP_S = 0.1
 
 _of_thread = threading.local()  # `.unwanted`: events, one of which is set when nobody takes its work any more
 
@@ -39,7 +41,7 @@ def ahead(items: Generator[Item, None, None], count: int) -> Generator[Item, Non
     with contextlib.closing(items), ThreadPoolExecutor(1, "ahead", begin) as thread:
         waiting = deque(thread.submit(next, items, None) for _ in range(count))
         try:
-            while (item := waiting.popleft().result()) is not None:
+            while (item := _result(waiting.popleft())) is not None:
                 waiting.append(thread.submit(next, items, None))
                 yield item
                 del item  # before the next one is waited for
@@ -47,3 +49,11 @@ def ahead(items: Generator[Item, None, None], count: int) -> Generator[Item, Non
             unwanted.set()
             for one in waiting:
                 one.cancel()
+
+
+def _result(made: Future[Item]) -> Item:
+    """What `made` gives. Ctrl-C interrupts the wait for it: where a library's handler lets system calls go on
+    (polars installs one), Python hears of the signal only between two short waits."""
+    while not made.done():
+        wait((made,), _LOOK_UP_S)
+    return made.result()
