@@ -37,8 +37,9 @@ from sp_profiler.classify.nodes import (
 )
 from sp_profiler.classify.peers import forward_peers
 from sp_profiler.classify.phases import Phases
+from sp_profiler.classify.products import products_at
 from sp_profiler.classify.rules import BACKWARD_RULES
-from sp_profiler.classify.shapes import Product, first_input, product_of
+from sp_profiler.classify.shapes import Product, first_input
 from sp_profiler.classify.tables import Phase, Role
 from sp_profiler.trace.tables import NONE, Bool, Int8, Int64, Trace
 
@@ -117,32 +118,51 @@ def decide_backward(trace: Trace, nest: Nest, phases: Phases, work: Work) -> Dec
 
 
 def _by_operator(trace: Trace, nest: Nest, phases: Phases, operators: Int64) -> dict[int, tuple[Role, int]]:
-    """Role and rule of each operator that can be decided by itself and its forward peers."""
+    """Role and rule of each operator that can be decided by itself and its forward peers.
+
+    Decided once for all operators whose inputs, nodes' inputs and peers' inputs are the same.
+    """
     forward = np.flatnonzero(gemm_operators(trace, nest))
     forward = forward[(phases.phase[forward] == Phase.FORWARD) | phases.recompute[forward]]
     peers = forward_peers(trace, nest, phases, operators, forward)
-    first = np.searchsorted(peers.backward, np.arange(len(operators) + 1))
-    products = _Products(trace, nest)
+    first = np.searchsorted(peers.backward, np.arange(len(operators) + 1)).tolist()
+    rows = np.append(nest.row, NONE)
+    row, node = rows[operators], rows[phases.inner_node[operators]]
+    products = products_at(trace, np.concatenate((row, node, rows[peers.forward])))
+    mine, nodes, theirs = np.split(products.code, (len(row), 2 * len(row)))
+    of_peers = theirs.tolist()
     parameters = _parameter_shapes(trace, nest)
+    known: dict[tuple[int, int, frozenset[int]], tuple[Role, str] | None] = {}
     decided: dict[int, tuple[Role, int]] = {}
-    for i, position in enumerate(operators.tolist()):
-        stated = role_by_operator(products.name(position))
-        if stated is not None:
-            decided[position] = stated, BACKWARD_RULES.index("operator-name")
-            continue
-        product = products.of(position)
-        if product is None:
-            continue
-        known = {products.of(at) for at in peers.forward[first[i] : first[i + 1]].tolist()}
-        if product.batch > 1 and not any(peer and _has_weight(peer, parameters) for peer in known):
-            continue
-        inner = int(phases.inner_node[position])
-        answer = _decide_product(
-            product, {peer for peer in known if peer is not None}, *products.gradient(inner)
-        )
+    for i, (own, around) in enumerate(zip(mine.tolist(), nodes.tolist(), strict=True)):
+        alike = own, around, frozenset(of_peers[first[i] : first[i + 1]])
+        if alike not in known:
+            met = {products.distinct[code] for code in alike[2]}
+            known[alike] = _decide_operator(trace, int(row[i]), int(node[i]), products.of(i), met, parameters)
+        answer = known[alike]
         if answer is not None:
-            decided[position] = answer[0], BACKWARD_RULES.index(answer[1])
+            decided[int(operators[i])] = answer[0], BACKWARD_RULES.index(answer[1])
     return decided
+
+
+def _decide_operator(
+    trace: Trace,
+    row: int,
+    node: int,
+    product: Product | None,
+    peers: set[Product | None],
+    parameters: set[tuple[int, ...]],
+) -> tuple[Role, str] | None:
+    """Role and rule of the operator at an event row, in the innermost node at another (or NONE)."""
+    stated = role_by_operator(trace.strings[int(trace.events.name[row])] or "")
+    if stated is not None:
+        return stated, "operator-name"
+    if product is None:
+        return None
+    known = {peer for peer in peers if peer is not None}
+    if product.batch > 1 and not any(_has_weight(peer, parameters) for peer in known):
+        return None
+    return _decide_product(product, known, *_gradient(trace, node))
 
 
 def _parameter_shapes(trace: Trace, nest: Nest) -> set[tuple[int, ...]]:
@@ -158,41 +178,19 @@ def _has_weight(peer: Product, parameters: set[tuple[int, ...]]) -> bool:
     return bool({(peer.batch, peer.k, peer.n), (peer.batch, peer.n, peer.k)} & parameters)
 
 
-class _Products:
-    """What operators and nodes say of their inputs, by position."""
+def _gradient(trace: Trace, node: int) -> tuple[bool | None, bool]:
+    """Whether the gradient that came into a node is stored transposed; whether the node is compiled.
 
-    def __init__(self, trace: Trace, nest: Nest) -> None:
-        self._strings = trace.strings
-        self._events = trace.events
-        self._row = nest.row
-        self._known: dict[tuple[int, int, int], Product | None] = {}
-
-    def name(self, position: int) -> str:
-        return self._strings[int(self._events.name[self._row[position]])] or ""
-
-    def _inputs(self, position: int) -> tuple[str | None, str | None]:
-        row = self._row[position]
-        return self._strings[int(self._events.dims[row])], self._strings[int(self._events.strides[row])]
-
-    def of(self, position: int) -> Product | None:
-        row = self._row[position]
-        key = (int(self._events.name[row]), int(self._events.dims[row]), int(self._events.strides[row]))
-        if key not in self._known:
-            self._known[key] = product_of(self.name(position), *self._inputs(position))
-        return self._known[key]
-
-    def gradient(self, node: int) -> tuple[bool | None, bool]:
-        """Whether the gradient that came into a node is stored transposed; whether the node is compiled.
-
-        Only for torch's own nodes, which multiply it as it is: a custom function may copy it first.
-        """
-        if node == NONE:
-            return None, False
-        name = node_name(self.name(node))
-        if name in ("MmBackward", "AddmmBackward"):
-            given = first_input(*self._inputs(node))
-            return (given[1] if given is not None else None), False
-        return None, is_compiled_node(name)
+    Only for torch's own nodes, which multiply it as it is: a custom function may copy it first.
+    """
+    if node == NONE:
+        return None, False
+    events, strings = trace.events, trace.strings
+    name = node_name(strings[int(events.name[node])] or "")
+    if name in ("MmBackward", "AddmmBackward"):
+        given = first_input(strings[int(events.dims[node])], strings[int(events.strides[node])])
+        return (given[1] if given is not None else None), False
+    return None, is_compiled_node(name)
 
 
 @lru_cache(maxsize=65536)
