@@ -105,6 +105,16 @@ class Words(Column[Any]):
 
     @staticmethod
     def of(values: Sequence[Any]) -> Words:
+        kinds = set(map(type, values)) - {type(None)}
+        if len(kinds) == 1 and list not in kinds:  # equal ones may stand for each other as they are
+            words = dict.fromkeys(values)
+            words.pop(None, None)
+            place = {**{word: code for code, word in enumerate(words)}, None: NONE}
+            return Words(np.array([place[value] for value in values], np.int32), tuple(words))
+        return Words._of_several_kinds(values)
+
+    @staticmethod
+    def _of_several_kinds(values: Sequence[Any]) -> Words:
         table: dict[Any, int] = {}
         words: list[Any] = []
         codes = np.empty(len(values), np.int32)
@@ -290,11 +300,19 @@ def column_of(cls: type, name: str, values: Sequence[Any]) -> Column[Any]:
 
 
 def _numbers(values: Sequence[Any], kind: type) -> Column[Any]:
-    if not all(value is None or -_LARGEST <= value <= _LARGEST for value in values):
+    told = [value for value in values if value is not None]
+    try:
+        numbers = np.array(told, kind)
+    except OverflowError:
         return Objects(list(values))
+    if not ((numbers >= -_LARGEST) & (numbers <= _LARGEST)).all():
+        return Objects(list(values))
+    if len(told) == len(values):
+        return Numbers(numbers)
     known = np.array([value is not None for value in values], np.bool_)
-    filled = np.array([0 if value is None else value for value in values], kind)
-    return Numbers(filled, None if known.all() else known)
+    filled = np.zeros(len(values), numbers.dtype)
+    filled[known] = numbers
+    return Numbers(filled, known)
 
 
 def _records(cls: type, values: Sequence[Any]) -> Column[Any]:
