@@ -20,7 +20,9 @@ from sp_profiler.trace.limits import Limits
 
 GZIP_MAGIC = b"\x1f\x8b"
 _READ_BYTES = 1 << 20
+_PACKED_BYTES = 1 << 18  # read at a time: behind a member the rest is copied, and members may be small
 _INFLATE_BYTES = 1 << 22
+_GATHERED_BYTES = 1 << 20
 _BLOCKS_AHEAD = 2
 _GZIP_WITH_HEADER = 31  # zlib's window-bits value for "gzip header and trailer"
 _MEMBER_HEAD = re.compile(rb"\x1f\x8b\x08[\x00-\x1f]")  # with the only method, and the flags there are
@@ -75,7 +77,7 @@ def _unpacked(file: BinaryIO, ledger: Ledger) -> Generator[bytes, None, None]:
     if head != GZIP_MAGIC:
         yield from iter(lambda: file.read(_READ_BYTES), b"")
         return
-    pieces = _inflated(file)
+    pieces = _gathered(_inflated(file))
     if usable_cores() > 1 and _is_local(file):
         pieces = ahead(pieces, _BLOCKS_AHEAD)
     with contextlib.closing(pieces):
@@ -94,6 +96,28 @@ def _is_local(file: BinaryIO) -> bool:
     return True
 
 
+def _gathered(pieces: Generator[bytes | _Damage, None, None]) -> Generator[bytes | _Damage, None, None]:
+    """The same in fewer pieces: to hand over the text of a small member costs more than to inflate it."""
+    held: list[bytes] = []
+    held_bytes = 0
+    with contextlib.closing(pieces):
+        for piece in pieces:
+            if is_unwanted():
+                raise CancelledError
+            if not isinstance(piece, _Damage):
+                held.append(piece)
+                held_bytes += len(piece)
+                if held_bytes < _GATHERED_BYTES:
+                    continue
+            if held:
+                yield b"".join(held)
+                held, held_bytes = [], 0
+            if isinstance(piece, _Damage):
+                yield piece
+        if held:
+            yield b"".join(held)
+
+
 class _Packed:
     """The compressed file: blocks from `at` on, and what a member leaves over comes again."""
 
@@ -104,7 +128,7 @@ class _Packed:
         self._trials_left = _MOST_TRIALS
 
     def read(self) -> bytes:
-        data = self._left or self._file.read(_READ_BYTES)
+        data = self._left or self._file.read(_PACKED_BYTES)
         self._left = b""
         self.at += len(data)
         return data
