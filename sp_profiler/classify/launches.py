@@ -85,37 +85,39 @@ class Launches:
     _product_after: Products
 
     @cached_property
-    def situations(self) -> list[tuple[object, ...]]:
-        """All that can be asked about a launch, hashable: equal where no answer differs.
+    def situation(self) -> list[int]:
+        """A number for all that can be asked about a launch, equal where no answer differs.
 
         But for `gathered_in_node`, which looks at the others in the node.
         """
-        return list(
-            zip(
-                _packed(
-                    self.linked,
-                    self.in_accumulation,
-                    self.in_optimizer,
-                    self.in_attention,
-                    self.in_node,
-                    self.in_function,
-                    self.in_backward,
-                    self.with_gemms,
-                    self.attention_before,
-                    self.attention_after,
-                    self.at_edge,
-                    self.with_experts,
-                    self.after_router,
-                ),
-                self.before,
-                self.after,
-                self._kinds,
-                self.rotated,
-                self._product_before.code.tolist(),
-                self._product_after.code.tolist(),
-                strict=True,
-            )
+        flags = (
+            self.linked,
+            self.in_accumulation,
+            self.in_optimizer,
+            self.in_attention,
+            self.in_node,
+            self.in_function,
+            self.in_backward,
+            self.with_gemms,
+            self.attention_before,
+            self.attention_after,
+            self.at_edge,
+            self.with_experts,
+            self.after_router,
         )
+        bits = sum(flag.astype(np.int64) << place for place, flag in enumerate(flags))
+        products = self._product_before.code.tolist(), self._product_after.code.tolist()
+        known: dict[tuple[object, ...], int] = {}
+        told = zip(
+            np.asarray(bits).tolist(),
+            self.before,
+            self.after,
+            self._kinds,
+            self.rotated,
+            *products,
+            strict=True,
+        )
+        return [known.setdefault(answers, len(known)) for answers in told]
 
     def named(self, i: int) -> str | None:
         """The kind of the innermost function or range that is known by name."""
@@ -148,14 +150,6 @@ class Launches:
             return after is not None and after.batch * after.m * after.k == elements
         before = self._product_before.of(i)
         return before is not None and before.batch * before.m * before.n == elements
-
-
-def _packed(*flags: Bool) -> list[int]:
-    """Flags of each row as the bits of one number."""
-    bits = np.zeros(len(flags[0]), np.int64)
-    for place, flag in enumerate(flags):
-        bits |= flag.astype(np.int64) << place
-    return bits.tolist()
 
 
 def launches_of(

@@ -101,7 +101,7 @@ def with_purposes(
     for i, code in zip(open_, activities.name[rows[open_]].tolist(), strict=True):
         one = collectives[i]
         by_itself = i if launches.in_node[i] and one.op == "all_gather" else NONE  # see `gathered_in_node`
-        alike = (code, *_size(one), one.group and one.group.description, by_itself, launches.situations[i])
+        alike = (code, *_size(one), one.group and one.group.description, by_itself, launches.situation[i])
         if alike not in known:
             known[alike] = _decide(_Asked(i, one, context.trace.strings[code] or ""), launches)
         found = known[alike]

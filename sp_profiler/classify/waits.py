@@ -72,12 +72,13 @@ def with_device_waits(
         linked.tolist(),
         position[linked].tolist(),
         threads.of(position[linked]).tolist(),
+        threads.call_end(position[linked]).tolist(),
         *(column[rows[linked]].tolist() for column in columns),
         strict=True,
     )
-    for i, at, thread, *places in told:
+    for i, at, thread, call_end, *places in told:
         one = collectives[i]
-        about = Asked(i, at, thread, threads.call_end(at), one, *places)
+        about = Asked(i, at, thread, call_end, one, *places)
         shards = one.purpose_rule == "operator-name" and one.purpose in ("param-gather", "param-grad")
         if stream.is_apart(about) and (shards or (one.is_async is False and stream.ran_beside(about))):
             found[i] = _asynchronous(one, True)
@@ -129,15 +130,15 @@ class _Threads:
     def of(self, position: Int64) -> Int64:
         return self._context.nest.thread[position]
 
-    def call_end(self, position: int) -> int:
-        """The end of the outermost operator of the collective around its launch."""
-        nest = self._context.nest
-        call = int(self._calls[position])
-        outer = call
-        while outer != NONE:
-            call, parent = outer, int(nest.parent[outer])
-            outer = int(self._calls[parent]) if parent != NONE else NONE
-        return self._context.span_at(call if call != NONE else position)[1]
+    def call_end(self, position: Int64) -> Int64:
+        """The end of the outermost operator of the collective around each launch."""
+        nest, parent = self._context.nest, np.append(self._context.nest.parent, NONE)
+        call = outer = self._calls[position]
+        while (further := outer != NONE).any():
+            call = np.where(further, outer, call)
+            outer = self._calls[parent[outer]]
+        row = nest.row[np.where(call != NONE, call, position)]
+        return self._context.trace.events.end_ns[row]
 
     def range_key(self, position: int, pattern: re.Pattern[str]) -> str | None:
         """What follows the name of the nearest range of this kind around a position."""
