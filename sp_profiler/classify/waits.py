@@ -247,6 +247,8 @@ def _waits(asked: Sequence[Asked], threads: _Threads, stream: ComputeStreams) ->
 
 def _recorded(others: Sequence[Asked], threads: _Threads, stream: ComputeStreams) -> dict[int, Span]:
     """Waits at once, and recorded waits in the order of the group's collectives."""
+    if not threads.waits:
+        return {}
     found, taken = _at_once(others, threads, stream)
     left = [wait for waits in threads.waits.values() for wait in waits]
     left = [wait for wait in left if (wait.thread, wait.start) not in taken]
