@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from sp_profiler.changed import changer
 from sp_profiler.classify.blocking import declared_async, thread_sat_idle, with_reducer_waits
 from sp_profiler.classify.collectives import (
     annotated_peers,
@@ -27,7 +28,7 @@ from sp_profiler.classify.gemm import is_gemm_op
 from sp_profiler.classify.gloo import gloo_rows, is_gloo, is_point_to_point, match_launches
 from sp_profiler.classify.nesting import build_nest, last_exceeding, thread_numbers
 from sp_profiler.classify.phases import is_autograd_node
-from sp_profiler.classify.purpose import decide_purpose, with_purposes
+from sp_profiler.classify.purpose import decide_purpose, purposes_of
 from sp_profiler.classify.roles import Computations, roles_of
 from sp_profiler.classify.steps import steps_at
 from sp_profiler.classify.tables import Activities, Collective, Group, Kind, Role
@@ -38,6 +39,7 @@ _NO_COMPUTATION = re.compile(
     r"|^Optimizer\."
 )
 _NAMESPACED = re.compile(r"^[A-Za-z_]\w*::\w")
+_purposed = changer(Collective, "purpose", "purpose_rule")
 
 
 def computes(name: str) -> bool:
@@ -156,7 +158,9 @@ def classify_cpu(context: Context) -> tuple[Activities, tuple[Collective, ...]]:
         collective=collective,
     )
     collectives = _collectives(context, activities, position, itself, launched.annotated)
-    collectives = with_purposes(context, activities, collectives, lambda nearest: nearest[position])
+    rows = np.flatnonzero(communicates)
+    purposes = purposes_of(context, activities, rows, collectives, lambda nearest: nearest[position])
+    collectives = tuple(_purposed(one, *its) for one, its in zip(collectives, purposes, strict=True))
     return activities, with_reducer_waits(context, activities, collectives, position)
 
 

@@ -31,7 +31,7 @@ from sp_profiler.classify.kernels import (
     is_peer_copy_call,
 )
 from sp_profiler.classify.links import Links, link_launches
-from sp_profiler.classify.purpose import decide_purpose, with_purposes
+from sp_profiler.classify.purpose import decide_purpose, purposes_of
 from sp_profiler.classify.roles import Computations, roles_of
 from sp_profiler.classify.steps import steps_at
 from sp_profiler.classify.tables import Activities, Collective, Kind, Phase, Role
@@ -156,7 +156,6 @@ def classify_device(context: Context) -> tuple[Activities, tuple[Collective, ...
         collective=collective,
     )
     collectives = _collectives(context, device, links, activities)
-    collectives = with_purposes(context, activities, collectives, links.through)
     return activities, with_device_waits(context, activities, collectives, links.launch)
 
 
@@ -173,7 +172,7 @@ def _note_unknown(context: Context, compiled: Bool, replayed: Bool) -> None:
 def _collectives(
     context: Context, device: _DeviceEvents, links: Links, activities: Activities
 ) -> tuple[Collective, ...]:
-    """Describe every communication activity; corrects the phase where the annotation states it.
+    """Every communication activity with its purpose; corrects the phase where the annotation states it.
 
     What differs by its place and sequence number alone is described once.
     """
@@ -183,6 +182,7 @@ def _collectives(
     batches = Batches(context, links.launch[rows])
     described: dict[tuple[object, ...], Collective] = {}
     found: list[Collective] = []
+    places: list[tuple[object, ...]] = []
     told = zip(
         rows.tolist(),
         device.fact[rows].tolist(),
@@ -225,23 +225,19 @@ def _collectives(
             wait = waits.of_range(annotation, launch_ns)
             if wait is None and args is not None:
                 wait = waits.of_metadata(args.group_name, args.seq, launch_ns)
-        found.append(
-            _placed(
-                one,
-                activity,
-                annotation.seq if seq is None and annotation is not None else seq,
-                module,
-                layer,
-                launch_ns,
-                launch_end_ns,
-                *(wait or (None, None)),
-            )
-        )
-    return tuple(found)
+        seq = annotation.seq if seq is None and annotation is not None else seq
+        found.append(one)
+        places.append((activity, seq, module, layer, launch_ns, launch_end_ns, *(wait or (None, None))))
+    purposes = purposes_of(context, activities, rows, found, links.through)
+    return tuple(
+        _placed(one, *purpose, *place) for one, purpose, place in zip(found, purposes, places, strict=True)
+    )
 
 
 _placed = changer(
     Collective,
+    "purpose",
+    "purpose_rule",
     "activity",
     "seq",
     "module",

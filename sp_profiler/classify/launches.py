@@ -155,12 +155,12 @@ class Launches:
 def launches_of(
     context: Context,
     activities: Activities,
+    rows: Int64,
     collectives: Sequence[Collective],
     through: Callable[[Int64], Int64],
 ) -> Launches:
-    """Gather where each collective was launched. `through` is as for `with_purposes`."""
+    """Gather where each collective was launched. Arguments are as for `purposes_of`."""
     nest, phases, events = context.nest, context.phases, context.trace.events
-    rows = np.array([collective.activity for collective in collectives], dtype=np.int64)
     name = events.name[nest.row]
     match = context.trace.strings.match
     calls = events.category[nest.row] != int(Category.RUNTIME)

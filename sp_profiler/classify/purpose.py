@@ -35,7 +35,6 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from sp_profiler.changed import changer
 from sp_profiler.classify.collectives import SEND_RECV
 from sp_profiler.classify.context import Context
 from sp_profiler.classify.dtypes import dtype_bytes
@@ -46,7 +45,6 @@ from sp_profiler.record.annotate import PURPOSES, Range
 from sp_profiler.trace.tables import NONE, Int64
 
 UNKNOWN_PURPOSE = "unknown"
-_purposed = changer(Collective, "purpose", "purpose_rule")
 _NO_PARAMETERS = ("tensor", "pipeline", "context")
 Decision = tuple[str, str]
 _ByGroup = Callable[[Collective, Phase], str | None]
@@ -78,24 +76,25 @@ def decide_purpose(annotation: Range | None) -> Decision:
     return UNKNOWN_PURPOSE, "none"
 
 
-def with_purposes(
+def purposes_of(
     context: Context,
     activities: Activities,
-    collectives: tuple[Collective, ...],
+    rows: Int64,
+    collectives: Sequence[Collective],
     through: Callable[[Int64], Int64],
-) -> tuple[Collective, ...]:
-    """The collectives with the purposes that no annotation states.
+) -> list[Decision]:
+    """The purpose of each collective, and the rule that decided: an annotation's is what `collectives` hold.
 
-    `through` gathers answers of `Nest.nearest` at the launch of each activity. Two phases are corrected in
-    `activities`: of a reduction between backward and the optimizer's step, which stands outside both, and of
-    what lies beside attention that is backward by its kernel's name alone.
+    `rows`: their rows in `activities`; what the collectives say of their places is not read. `through`
+    gathers answers of `Nest.nearest` at the launch of each activity. Two phases are corrected there:
+    of a reduction between backward and the optimizer's step, which stands outside both, and of what lies
+    beside attention that is backward by its kernel's name alone.
     """
-    open_ = [i for i, collective in enumerate(collectives) if collective.purpose == UNKNOWN_PURPOSE]
+    decided = [(one.purpose, one.purpose_rule) for one in collectives]
+    open_ = _open(decided)
     if not open_:
-        return collectives
-    launches = launches_of(context, activities, collectives, through)
-    decided = list(collectives)
-    rows = np.array([collective.activity for collective in collectives], np.int64)
+        return decided
+    launches = launches_of(context, activities, rows, collectives, through)
     activities.phase[rows[launches.by_attention]] = Phase.BACKWARD
     known: dict[tuple[object, ...], Decision | None] = {}
     for i, code in zip(open_, activities.name[rows[open_]].tolist(), strict=True):
@@ -106,12 +105,24 @@ def with_purposes(
             known[alike] = _decide(_Asked(i, one, context.trace.strings[code] or ""), launches)
         found = known[alike]
         if found is not None:
-            decided[i] = _purposed(one, *found)
+            decided[i] = found
             if found[1] == "after-backward":
-                activities.phase[one.activity] = Phase.OPTIMIZER
-    _by_peers(decided, launches)
+                activities.phase[rows[i]] = Phase.OPTIMIZER
+    _by_peers(decided, collectives, launches)
     phases = activities.phase[rows]
-    return _by_groups(decided, phases)
+    _decide_open(decided, collectives, phases, "group-name", lambda: _by_group_name)
+    _decide_open(
+        decided,
+        collectives,
+        phases,
+        "group",
+        lambda: partial(_by_group_use, use=_GroupUse(decided, collectives, phases)),
+    )
+    return decided
+
+
+def _open(decided: Sequence[Decision]) -> list[int]:
+    return [i for i, (purpose, _) in enumerate(decided) if purpose == UNKNOWN_PURPOSE]
 
 
 @dataclass(frozen=True)
@@ -278,61 +289,60 @@ _RULES: tuple[Callable[[_Asked, Launches], Decision | None], ...] = (
 )
 
 
-def _by_peers(decided: list[Collective], at: Launches) -> None:
+def _by_peers(decided: list[Decision], collectives: Sequence[Collective], at: Launches) -> None:
     """All-to-alls in backward: what the function of forward with the same sequence number is for."""
     purposes: dict[int, set[str]] = defaultdict(set)
-    for i, collective in enumerate(decided):
-        if collective.op == "all_to_all" and not at.in_backward[i] and at.sequence[i] >= 0:
-            purposes[int(at.sequence[i])].add(collective.purpose)
-    for i, collective in enumerate(decided):
-        if collective.op == "all_to_all" and collective.purpose == UNKNOWN_PURPOSE and at.in_backward[i]:
+    exchanges = [i for i, one in enumerate(collectives) if one.op == "all_to_all"]
+    for i in exchanges:
+        if not at.in_backward[i] and at.sequence[i] >= 0:
+            purposes[int(at.sequence[i])].add(decided[i][0])
+    for i in exchanges:
+        if decided[i][0] == UNKNOWN_PURPOSE and at.in_backward[i]:
             found = purposes.get(int(at.sequence[i]), set()) - {UNKNOWN_PURPOSE}
             if len(found) == 1:
-                decided[i] = _purposed(collective, found.pop(), "forward-peer")
+                decided[i] = found.pop(), "forward-peer"
 
 
 # --- by what the group is --------------------------------------------------------------------------------
 
 
-def _by_groups(collectives: Sequence[Collective], phases: np.ndarray) -> tuple[Collective, ...]:
-    """Decide what is left by the groups' names and by what else they carry."""
-    decided = list(collectives)
-    _decide_open(decided, phases, "group-name", lambda: _by_group_name)
-    _decide_open(decided, phases, "group", lambda: partial(_by_group_use, use=_GroupUse(decided, phases)))
-    return tuple(decided)
-
-
 def _decide_open(
-    decided: list[Collective], phases: np.ndarray, rule: str, made: Callable[[], _ByGroup]
+    decided: list[Decision],
+    collectives: Sequence[Collective],
+    phases: np.ndarray,
+    rule: str,
+    made: Callable[[], _ByGroup],
 ) -> None:
     """Ask the rule, made where there is something to ask, once for all collectives alike."""
-    open_ = [i for i, one in enumerate(decided) if one.purpose == UNKNOWN_PURPOSE and one.group is not None]
+    open_ = [i for i in _open(decided) if collectives[i].group is not None]
     if not open_:
         return
     by = made()
     known: dict[tuple[object, ...], str | None] = {}
     for i, phase in zip(open_, phases[open_].tolist(), strict=True):
-        one = decided[i]
+        one = collectives[i]
         alike = (one.group and one.group.key, *_size(one), phase)
         if alike not in known:
             known[alike] = by(one, Phase(phase))
         purpose = known[alike]
         if purpose is not None:
-            decided[i] = _purposed(one, purpose, rule)
+            decided[i] = purpose, rule
 
 
 class _GroupUse:
     """What each group carries as far as it is known."""
 
-    def __init__(self, collectives: Sequence[Collective], phases: np.ndarray) -> None:
+    def __init__(
+        self, decided: Sequence[Decision], collectives: Sequence[Collective], phases: np.ndarray
+    ) -> None:
         self.purposes: dict[str, Counter[str]] = defaultdict(Counter)
         self.by_op: dict[tuple[str, str | None], set[str]] = defaultdict(set)
         self.by_size: dict[tuple[str, str | None, str | None, int | None], set[str]] = defaultdict(set)
         self.in_forward: set[str] = set()
         behind = (int(Phase.BACKWARD), int(Phase.OPTIMIZER))
         carried = Counter(
-            (one.group.key, one.purpose, _size(one), phase)
-            for one, phase in zip(collectives, phases.tolist(), strict=True)
+            (one.group.key, purpose, _size(one), phase)
+            for one, (purpose, _), phase in zip(collectives, decided, phases.tolist(), strict=True)
             if one.group is not None
         )
         for (key, purpose, size, phase), times in carried.items():
