@@ -86,7 +86,7 @@ def purposes_of(
     """The purpose of each collective, and the rule that decided: an annotation's is what `collectives` hold.
 
     `rows`: their rows in `activities`; what the collectives say of their places is not read. `through`
-    gathers answers of `Nest.nearest` at the launch of each activity. Two phases are corrected there:
+    gathers answers of `Nest.nearest` at the launch of each activity. Two of the phases are corrected:
     of a reduction between backward and the optimizer's step, which stands outside both, and of what lies
     beside attention that is backward by its kernel's name alone.
     """
