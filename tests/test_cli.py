@@ -12,6 +12,7 @@ import pytest
 from cli_helpers import cli, refused, write_trace
 
 from sp_profiler.cli.main import COMMANDS
+from sp_profiler.errors import EXIT_INPUT
 
 HEAVY = ("torch", "polars", "plotly", "numpy", "dash", "jinja2", "msgspec")
 
@@ -100,6 +101,21 @@ def test_a_full_disk_is_one_sentence(trace: Path, tmp_path: Path) -> None:
         assert result.returncode == 2, arguments
         assert len(result.stderr.splitlines()) == 1, result.stderr
         assert "No space left" in result.stderr
+
+
+def test_too_little_memory_is_one_sentence_and_no_broken_budget() -> None:
+    program = """
+from sp_profiler.cli import main
+
+def needs_more():
+    raise MemoryError("Unable to allocate 3 TiB")
+
+main.main = needs_more
+main.entry_point()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    message = "sp-profile: there is not enough memory for this\n"
+    assert (done.returncode, done.stdout, done.stderr) == (EXIT_INPUT, "", message)
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])

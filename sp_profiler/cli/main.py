@@ -17,7 +17,14 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from sp_profiler import __version__
-from sp_profiler.errors import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, SpProfilerError, WorkloadError
+from sp_profiler.errors import (
+    EXIT_INPUT,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_USAGE,
+    SpProfilerError,
+    WorkloadError,
+)
 
 COMMANDS = {
     "run": "train a workload (or your own script) under the profiler and report on it",
@@ -119,7 +126,7 @@ def _on_screen(message: object) -> str:
 
 
 def entry_point() -> NoReturn:
-    """What the installed `sp-profile` calls: Ctrl-C and a closed pipe end quietly, a full disk in a line."""
+    """What the installed `sp-profile` calls: Ctrl-C and a closed pipe end quietly, others in one line."""
     _mend_standard_streams()
     try:
         try:
@@ -134,6 +141,10 @@ def entry_point() -> NoReturn:
         # The reader of our output went away (`| head`).
         _drop_output()
         code = EXIT_OK
+    except MemoryError:
+        print("sp-profile: there is not enough memory for this", file=sys.stderr)
+        _drop_output()
+        code = EXIT_INPUT
     except OSError as error:
         if isinstance(error, FileNotFoundError) and error.filename is None:
             what = "the current folder no longer exists: change to another one"  # so os.getcwd() puts it
