@@ -86,9 +86,10 @@ def purposes_of(
     """The purpose of each collective, and the rule that decided: an annotation's is what `collectives` hold.
 
     `rows`: their rows in `activities`; what the collectives say of their places is not read. `through`
-    gathers answers of `Nest.nearest` at the launch of each activity. Two of the phases are corrected:
-    of a reduction between backward and the optimizer's step, which stands outside both, and of what lies
-    beside attention that is backward by its kernel's name alone.
+    gathers answers of `Nest.nearest` at the launch of each activity.
+
+    Two phases are corrected in `activities`: of a reduction between backward and the optimizer's step, which
+    stands outside both, and of what lies beside attention that is backward by its kernel's name alone.
     """
     decided = [(one.purpose, one.purpose_rule) for one in collectives]
     open_ = _open(decided)
