@@ -19,9 +19,20 @@ from sp_profiler.trace.ahead import ahead, is_unwanted
 from sp_profiler.trace.decode import Limits, decode_trace
 from tests.native_texts import NEIGHBOUR, document
 
+_others: set[threading.Thread] = set()
+
+
+@pytest.fixture(autouse=True)
+def _of_other_tests() -> None:
+    """A reader that another test left at work is not ours."""
+    _others.clear()
+    _others.update(threading.enumerate())
+
 
 def _threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("ahead")]
+    """Threads of `ahead` that the test left."""
+    here = threading.enumerate()
+    return [thread for thread in here if thread.name.startswith("ahead") and thread not in _others]
 
 
 def _numbers(count: int, made: list[int]) -> Generator[int, None, None]:
