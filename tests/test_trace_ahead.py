@@ -11,13 +11,14 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from native_texts import NEIGHBOUR, document
 
 from sp_profiler.errors import InputError
 from sp_profiler.ledger import Ledger
 from sp_profiler.trace import inflate
 from sp_profiler.trace.ahead import ahead, is_unwanted
-from sp_profiler.trace.decode import Limits, decode_trace
-from tests.native_texts import NEIGHBOUR, document
+from sp_profiler.trace.decode import decode_trace
+from sp_profiler.trace.limits import Limits
 
 _others: set[threading.Thread] = set()
 
