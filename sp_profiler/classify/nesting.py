@@ -142,7 +142,11 @@ def _parents(start: Int64, end: Int64) -> Int64:
 def build_nest(events: Events, categories: tuple[Category, ...] = NESTED) -> Nest:
     """The forest of the events of these categories."""
     rows = np.flatnonzero(np.isin(events.category, [int(c) for c in categories])).astype(np.int64)
-    thread = thread_numbers(events, rows)
+    return nest_of(events, rows, thread_numbers(events, rows))
+
+
+def nest_of(events: Events, rows: Int64, thread: Int64) -> Nest:
+    """The forest of the events at these rows, on threads of these numbers."""
     order = np.lexsort((-events.dur_ns[rows], events.start_ns[rows], thread))
     rows, thread = rows[order], thread[order]
     position = np.full(len(events) + 1, NONE, dtype=np.int64)  # the last place answers for row NONE

@@ -166,17 +166,6 @@ def innermost_around(events: Events, nest: Nest, thread: Int64, times_ns: Int64)
     return np.where(same, found, NONE)
 
 
-def nest_of(events: Events, rows: Int64, thread: Int64) -> Nest:
-    """A nest of any events on known threads (numbers as in another nest)."""
-    order = np.lexsort((-events.dur_ns[rows], events.start_ns[rows], thread))
-    rows, thread = rows[order], thread[order]
-    position = np.full(len(events) + 1, NONE, dtype=np.int64)
-    position[rows] = np.arange(len(rows))
-    parent = last_exceeding(events.end_ns[rows], np.arange(len(rows)), events.start_ns[rows])
-    same = (parent != NONE) & (thread[parent] == thread) if len(rows) else np.zeros(0, np.bool_)
-    return Nest(rows, position, np.where(same, parent, NONE), thread)
-
-
 def read_cpu_side(trace: Trace, steps: tuple[Step, ...]) -> CpuSide:
     """Nest the operators and ranges of a trace; calls of the runtime allocate nothing and stay out."""
     events, strings = trace.events, trace.strings

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sp_profiler.analysis.memory.cpu import CpuSide, innermost_around, nest_of
-from sp_profiler.classify.nesting import Nest
+from sp_profiler.analysis.memory.cpu import CpuSide, innermost_around
+from sp_profiler.classify.nesting import Nest, nest_of
 from sp_profiler.classify.tables import Classified, Phase
 from sp_profiler.trace.tables import NONE, Category, Int32, Int64
 
