@@ -47,7 +47,6 @@ from sp_profiler.trace.tables import NONE, Int64
 UNKNOWN_PURPOSE = "unknown"
 _NO_PARAMETERS = ("tensor", "pipeline", "context")
 Decision = tuple[str, str]
-_ByGroup = Callable[[Collective, Phase], str | None]
 
 _REDUCES = ("all_reduce", "reduce_scatter", "reduce")
 _TENSOR = ("activation", "dgrad", "input-regather")
@@ -111,14 +110,10 @@ def purposes_of(
                 activities.phase[rows[i]] = Phase.OPTIMIZER
     _by_peers(decided, collectives, launches)
     phases = activities.phase[rows]
-    _decide_open(decided, collectives, phases, "group-name", lambda: _by_group_name)
-    _decide_open(
-        decided,
-        collectives,
-        phases,
-        "group",
-        lambda: partial(_by_group_use, use=_GroupUse(decided, collectives, phases)),
-    )
+    _decide_open(decided, collectives, phases, "group-name", _by_group_name)
+    if _open(decided):
+        by_use = partial(_by_group_use, use=_GroupUse(decided, collectives, phases))
+        _decide_open(decided, collectives, phases, "group", by_use)
     return decided
 
 
@@ -312,13 +307,10 @@ def _decide_open(
     collectives: Sequence[Collective],
     phases: np.ndarray,
     rule: str,
-    made: Callable[[], _ByGroup],
+    by: Callable[[Collective, Phase], str | None],
 ) -> None:
-    """Ask the rule, made where there is something to ask, once for all collectives alike."""
+    """Ask a rule about what has a group and is not decided, once for all collectives alike."""
     open_ = [i for i in _open(decided) if collectives[i].group is not None]
-    if not open_:
-        return
-    by = made()
     known: dict[tuple[object, ...], str | None] = {}
     for i, phase in zip(open_, phases[open_].tolist(), strict=True):
         one = collectives[i]
