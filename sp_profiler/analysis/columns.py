@@ -83,10 +83,7 @@ class Words(Column[Any]):
         return len(self.codes)
 
     def tolist(self) -> list[Any]:
-        return self.picked((*self.table, None))
-
-    def picked(self, of_code: Sequence[Any]) -> list[Any]:
-        """What stands for each row's word: `of_code` has an entry for each of the table, and one for None."""
+        of_code = (*self.table, None)  # the last place answers for NONE
         return [of_code[code] for code in self.codes.tolist()]
 
     def take(self, rows: Any) -> Words:
