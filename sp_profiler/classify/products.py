@@ -27,7 +27,7 @@ def products_at(trace: Trace, rows: Int64) -> Products:
     events, strings = trace.events, trace.strings
     known = rows != NONE
     operators = rows[known]
-    inputs = inputs_of(trace, operators)
+    inputs = _inputs_of(trace, operators)
     first = np.unique(inputs, return_index=True)[1]
     code = np.full(len(rows), NONE, np.int64)
     code[known] = inputs
@@ -42,7 +42,7 @@ def products_at(trace: Trace, rows: Int64) -> Products:
     return Products(code, tuple(distinct))
 
 
-def inputs_of(trace: Trace, rows: Int64) -> Int64:
+def _inputs_of(trace: Trace, rows: Int64) -> Int64:
     """Numbers from 0, equal for equal names, sizes and strides of the operators at these event rows."""
     events = trace.events
     width = len(trace.strings.pool) + 1
