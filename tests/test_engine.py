@@ -1,4 +1,4 @@
-"""A run from its files, one trace in memory at a time, is the run that was loaded whole."""
+"""A run from its files, with one or two traces in memory at a time, is the run that was loaded whole."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from trace_helpers import read_runs_with
 
 from sp_profiler import engine
 from sp_profiler.analysis.steps import WindowRule
@@ -16,7 +17,6 @@ from sp_profiler.engine import analyze_files, analyze_run
 from sp_profiler.errors import InputError, SpProfilerError, UsageError
 from sp_profiler.ledger import LedgerEntry
 from sp_profiler.report.json import render
-from sp_profiler.trace import load
 from sp_profiler.trace.decode import decode_trace
 from sp_profiler.trace.find import find_runs
 from sp_profiler.trace.limits import Limits
@@ -113,8 +113,7 @@ def test_one_trace_is_in_memory_while_another_is_decoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int
 ) -> None:
     """Where there is no core to decode it meanwhile, not even one."""
-    monkeypatch.setattr(load, "usable_cores", lambda: cores)
-    monkeypatch.setattr(load, "decoder_in_use", lambda: ("native", "asked for"))
+    read_runs_with(monkeypatch, cores)
     for rank in range(4):
         write(tmp_path, f"rank{rank}.json", rank, late=rank)
     alive: list[weakref.ref[Trace]] = []

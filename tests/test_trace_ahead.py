@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from native_texts import NEIGHBOUR, document
+from trace_helpers import threads_ahead
 
 from sp_profiler.errors import InputError
 from sp_profiler.ledger import Ledger
@@ -32,8 +33,7 @@ def _of_other_tests() -> None:
 
 def _threads() -> list[threading.Thread]:
     """Threads of `ahead` that the test left."""
-    here = threading.enumerate()
-    return [thread for thread in here if thread.name.startswith("ahead") and thread not in _others]
+    return threads_ahead(_others)
 
 
 def _numbers(count: int, made: list[int]) -> Generator[int, None, None]:

@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
+from trace_helpers import read_runs_with, threads_ahead
 
 from sp_profiler.errors import InputError
-from sp_profiler.trace import load
 from sp_profiler.trace.ahead import is_unwanted
 from sp_profiler.trace.decode import decode_trace
 from sp_profiler.trace.find import find_runs
@@ -187,8 +187,7 @@ def test_the_next_file_is_decoded_meanwhile_where_there_is_a_core(
     for rank in (0, 1, 3):
         _write(tmp_path, f"rank{rank}.json", rank, world_size=4)
     (tmp_path / "rank2.json").write_text("no trace")
-    monkeypatch.setattr(load, "usable_cores", lambda: cores)
-    monkeypatch.setattr(load, "decoder_in_use", lambda: ("native", "asked for"))
+    read_runs_with(monkeypatch, cores)
     (files,) = find_runs([str(tmp_path)])
     decoded: list[str] = []
     second = threading.Event()
@@ -217,8 +216,7 @@ def test_an_interrupt_ends_the_decoding_of_the_next_file(
 ) -> None:
     for rank in (0, 1):
         _write(tmp_path, f"rank{rank}.json", rank)
-    monkeypatch.setattr(load, "usable_cores", lambda: 2)
-    monkeypatch.setattr(load, "decoder_in_use", lambda: ("native", "asked for"))
+    read_runs_with(monkeypatch, cores=2)
     (files,) = find_runs([str(tmp_path)])
     others = threading.enumerate()
     waits = threading.Event()
@@ -236,5 +234,4 @@ def test_an_interrupt_ends_the_decoding_of_the_next_file(
 
     with pytest.raises(KeyboardInterrupt):
         check_run(files, take, pytest.fail, limits=Limits(), on_file=None, decode=decode)
-    left = [thread for thread in threading.enumerate() if thread not in others]
-    assert not [thread for thread in left if thread.name.startswith("ahead")]
+    assert not threads_ahead(others)

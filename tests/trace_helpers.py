@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Collection
 from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from sp_profiler.errors import InputError
+from sp_profiler.trace import load
 from sp_profiler.trace.decode import decode_trace
 from sp_profiler.trace.limits import Limits
 from sp_profiler.trace.tables import Category, Trace
@@ -41,6 +45,17 @@ def outcome(folder: Path, data: bytes, chunk_bytes: int) -> Trace | str:
         return decode_bytes(folder, data, chunk_bytes=chunk_bytes)
     except InputError as error:
         return str(error)
+
+
+def read_runs_with(monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
+    """With two cores the next file of a run is decoded ahead, with one it is not, whatever is here."""
+    monkeypatch.setattr(load, "usable_cores", lambda: cores)
+    monkeypatch.setattr(load, "decoder_in_use", lambda: ("native", "asked for"))
+
+
+def threads_ahead(others: Collection[threading.Thread]) -> list[threading.Thread]:
+    """The threads of `ahead` that are at work, but for those that were there before."""
+    return [one for one in threading.enumerate() if one.name.startswith("ahead") and one not in others]
 
 
 def names(trace: Trace) -> list[str | None]:
