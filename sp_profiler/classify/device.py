@@ -283,9 +283,9 @@ def _places(
     context: Context, activities: Activities, rows: Int64, comm: Int64, call: Int64
 ) -> Iterator[tuple[str | None, int | None, int | None, int | None]]:
     """Module, layer, start of the launching call, end of the launching range, else of the launching call."""
-    events, nest = context.trace.events, context.nest
+    events = context.trace.events
     names = (*context.annotations.names, None)  # the last place answers for NONE
-    launching = np.where(comm != NONE, np.append(nest.row, NONE)[comm], call)
+    launching = np.where(comm != NONE, context.row_at(comm), call)
     layer, launch_ns = activities.layer[rows], activities.launch_ns[rows]
     return zip(
         (names[module] for module in activities.module[rows].tolist()),
