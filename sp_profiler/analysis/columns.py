@@ -112,6 +112,7 @@ class Words(Column[Any]):
 
     @staticmethod
     def _of_several_kinds(values: Sequence[Any]) -> Words:
+        """Also of lists, which are no keys of a dictionary as they are."""
         table: dict[Any, int] = {}
         words: list[Any] = []
         codes = np.empty(len(values), np.int32)
