@@ -17,7 +17,7 @@ from sp_profiler.analysis.results import RankFigures, Segment
 from sp_profiler.report.format import by_number, duration, percent, short_group, visible
 from sp_profiler.report.many_ranks import unlike
 from sp_profiler.report.model import Report, Timeline, by_step, kinds_of, windows_by_rank, windows_of
-from sp_profiler.report.palette import KIND, ROLE, TIME, Look, marker, theme_patch
+from sp_profiler.report.palette import KIND, ROLE, TIME, Look, marker
 from sp_profiler.report.sentences import op_name
 
 MOST_BARS = 48
@@ -407,12 +407,6 @@ def _one_below_the_other(
         narrow |= {f"{name}.domain": [0, 1], f"{below}.domain": [max(top - high, 0), top]}
         wide |= {f"{name}.domain": list(layout[name]["domain"]), f"{below}.domain": [0, 1]}
     return narrow, wide
-
-
-def themed(figure: go.Figure, theme: str) -> go.Figure:
-    """The figure in a theme, `light` or `dark` (the HTML page does the same in the browser)."""
-    figure.update_layout(unflattened(theme_patch(theme, axes_of(figure))))
-    return figure
 
 
 def axes_of(figure: go.Figure) -> list[str]:

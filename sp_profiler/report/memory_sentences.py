@@ -13,7 +13,7 @@ from sp_profiler.analysis.memory.results import (
     MemoryFigures,
     SavedTensors,
 )
-from sp_profiler.report.format import counted, listed, percent, size, visible
+from sp_profiler.report.format import listed, percent, size, visible
 
 CATEGORY_NAMES = {
     "parameter-optimizer": "parameters and optimizer state",
@@ -165,13 +165,3 @@ def _theory(memory: Memory) -> str:
         f"{who} saves {size(most.saved_bytes)} for backward, {size(abs(difference))} {more} than the "
         f"{size(theory)} of the closed form{why}."
     )
-
-
-def unpaired_text(figures: Sequence[MemoryFigures]) -> str:
-    """`12 blocks still alive at the end, 3 frees without an allocation`, over all devices."""
-    counts: dict[str, int] = {}
-    for one in figures:
-        for entry in one.unpaired or ():
-            counts[entry.kind] = counts.get(entry.kind, 0) + 1
-    told = [counted(count, visible(kind), visible(kind)) for kind, count in sorted(counts.items())]
-    return listed(told)

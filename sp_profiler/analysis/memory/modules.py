@@ -108,13 +108,6 @@ def _inherited(nest: Nest, own: Int64) -> Int64:
     return np.append(own, NONE)[nest.nearest(own != NONE)]
 
 
-@dataclass(frozen=True)
-class _Frames:
-    nest: Nest
-    module: Int64  # per frame
-    layer: Int64
-
-
 def _of_frames(cpu: CpuSide, names: _Names) -> tuple[Int64, Int64]:
     size = len(cpu.nest.row) + 1
     events, strings = cpu.trace.events, cpu.trace.strings
