@@ -175,6 +175,7 @@ def test_side_by_side_says_what_the_family_differs_by() -> None:
         "inputs and 12.0 MiB more of activations."
     ]
     text = printed(terminal.print_comparison, runs)
+    assert "Peak: as the allocator counts it" in text
     for part in ("Memory side by side", "layers.1.mlp.up", "SP recompute keeps 48.0 MiB less"):
         assert part in text
         assert part in markdown.render_comparison(runs, "demo")

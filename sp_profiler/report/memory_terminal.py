@@ -61,5 +61,6 @@ def print_comparison(reports: Sequence[Report], console: Console) -> None:
 
     for one in memory_compare.listings(reports):
         terminal.print_listing(console, one)
+        terminal.print_line(console, one.note, "dim")
     for sentence in memory_compare.answers(reports):
         terminal.print_line(console, sentence)
