@@ -22,7 +22,11 @@ def test_validate_lists_the_ledger(trace: Path) -> None:
     assert broken.returncode == 0
     entries = json.loads(broken.stdout)["runs"][0]["data_quality"]
     assert any(entry["severity"] in ("loss", "repair") for entry in entries)
-    assert cli("validate", trace, "--strict").returncode == 3
+    strict = cli("validate", trace, "--strict")
+    assert strict.returncode == 3
+    assert len(strict.stderr.splitlines()) == 1
+    assert "--strict refuses" in strict.stderr
+    assert "truncated-file" in strict.stdout
 
 
 def test_validate_has_the_order_of_analyze() -> None:

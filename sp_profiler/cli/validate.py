@@ -55,7 +55,10 @@ def run(args: argparse.Namespace) -> int:
         _print_lines(ledgers)
         for message in errors.values():
             print(f"sp-profile validate: {visible(message)}", file=sys.stderr)
-    refused = args.strict and any(refused_by_strict(entries) for entries in ledgers.values())
+    refused = [name for name, entries in ledgers.items() if args.strict and refused_by_strict(entries)]
+    if refused:
+        names = ", ".join(map(visible, refused))
+        print(f"sp-profile validate: --strict refuses {names}: losses or repairs, as listed", file=sys.stderr)
     return EXIT_INPUT if errors or refused else EXIT_OK
 
 
