@@ -39,6 +39,7 @@ def test_0_when_all_hold_1_when_any_breaks(here: Path) -> None:
     bad = cli("check", run, "--min-wgrad-hidden", "0.9", "--max-memory-gib", "1", "--no-loss")
     assert (bad.returncode, bad.stderr) == (1, "")
     assert "2 of 3 budgets hold, 1 broken" in bad.stdout
+    assert "0 of 1 budgets hold, 1 broken" in cli("check", run, "--min-wgrad-hidden", "0.9").stdout
     (line,) = [line for line in bad.stdout.splitlines() if line.startswith("min-wgrad-hidden:")]
     assert "below the limit of 90 %; look at rank" in line
     assert "collective" in line

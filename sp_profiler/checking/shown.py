@@ -45,11 +45,10 @@ def headline(run: RunCheck) -> str:
         return f"cannot be used: {run.error}"
     whole = len(run.verdicts)
     parts = [f"{number} {state}" for state in _OTHER_STATES if (number := count(run, state))]
-    budgets = counted(whole, "budget")
     if not parts:
-        return f"{'the budget holds' if whole == 1 else f'all {budgets} hold'}"
+        return "the budget holds" if whole == 1 else f"all {counted(whole, 'budget')} hold"
     held = count(run, "holds")
-    return f"{held} of {budgets} {'holds' if held == 1 else 'hold'}, {listed(parts)}"
+    return f"{held} of {whole} budgets {'holds' if held == 1 else 'hold'}, {listed(parts)}"
 
 
 def sources(check: Check) -> list[str]:
