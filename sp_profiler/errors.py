@@ -40,9 +40,3 @@ class WorkloadError(SpProfilerError):
 
 class HangError(WorkloadError):
     """No rank of a workload made progress for longer than it was given."""
-
-
-class BudgetError(SpProfilerError):
-    """A budget set by the user was broken."""
-
-    exit_code = EXIT_BUDGET
